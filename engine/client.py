@@ -1,0 +1,63 @@
+"""What a front end may ask of an engine. The HTTP layer knows this protocol and nothing below it.
+
+Implemented by TokenizerManager (the real engine) and by tests.fakes.ScriptedEngine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, Protocol
+
+from engine.messages import GenerateOutput, GenerateReqInput, ModelInfo, SchedulerStats
+from engine.text.tokenizer import TextTokenizer
+
+EngineState = Literal["starting", "ready", "restarting", "draining", "dead"]
+
+
+class EngineError(Exception):
+    """The engine refused or failed one request. ``status`` is the HTTP status that fits, ``code`` OpenAI's code."""
+
+    def __init__(self, message: str, *, status: int = 500, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+
+
+class EngineUnavailable(EngineError):
+    """No engine to serve this now: starting, restarting, draining or overloaded. Worth a Retry-After."""
+
+    def __init__(self, message: str, *, status: int = 503, retry_after: float = 1.0) -> None:
+        super().__init__(message, status=status, code="service_unavailable" if status == 503 else "rate_limit_exceeded")
+        self.retry_after = retry_after
+
+
+class EngineClient(Protocol):
+    """An engine as its callers see it. All methods run on the caller's event loop."""
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """Facts of the loaded model. Raises EngineUnavailable before the first handshake."""
+        ...
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def tokenizer(self) -> TextTokenizer: ...
+
+    def generate(self, request: GenerateReqInput) -> AsyncIterator[GenerateOutput]:
+        """Yield deltas of all ``n`` choices, interleaved, until each had its finish_reason.
+
+        Closing the iterator (or cancelling the task) aborts what is left. Raises EngineError with status 400
+        and code ``context_length_exceeded`` before the first delta where the request can never fit, and
+        EngineUnavailable where the queue is full or the engine is away. An engine that dies meanwhile ends
+        every choice with finish_reason ``error``.
+        """
+        ...
+
+    async def embed(self, batch: Sequence[Sequence[int]], tenant: str = "") -> list[tuple[float, ...]]: ...
+
+    async def flush_cache(self) -> bool: ...
+
+    async def stats(self) -> SchedulerStats: ...

@@ -1,0 +1,56 @@
+"""What the scheduler asks of the thing that computes: pages in, token ids out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from engine.messages import TokenLogprob
+
+if TYPE_CHECKING:
+    from engine.scheduler.batch import ScheduleBatch
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutput:
+    """What one scheduled row produced.
+
+    token_ids: empty for a prompt chunk that does not reach the prompt's end; 1 for a decode; 1 + number of
+    accepted drafts for a row with drafts. error: the row failed alone; its request ends with this message.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    embedding: tuple[float, ...] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """``rows[i]`` belongs to ``batch.rows[i]``."""
+
+    rows: tuple[RowOutput, ...] = field(default_factory=tuple)
+
+
+class Executor(Protocol):
+    """Runs the model over one ScheduleBatch and samples. One per process; owns weights and KV memory."""
+
+    @property
+    def num_pages(self) -> int:
+        """KV pages that exist. Page ids are 0..num_pages-1."""
+        ...
+
+    @property
+    def page_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def execute(self, batch: ScheduleBatch) -> StepOutput:
+        """Compute all rows. Raises only where the machine is at fault; a row's own fault is RowOutput.error."""
+        ...
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy one KV page in every layer (used when a partly filled shared page must be extended)."""
+        ...

@@ -1,0 +1,57 @@
+"""Constrained decoding behind one interface; backends are llguidance first, xgrammar if it earns it.
+
+A compiled grammar is immutable and shared; a matcher is one request's walk through it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.messages import GrammarSpec
+
+TokenBitmask = npt.NDArray[np.int32]
+"""[ceil(vocab_size / 32)] int32, bit i of word w allows token 32 * w + i (xgrammar's and llguidance's layout)."""
+
+
+class GrammarError(ValueError):
+    """The grammar cannot be compiled. ``pointer`` is the JSON pointer into the client's schema where known."""
+
+    def __init__(self, message: str, pointer: str = "") -> None:
+        super().__init__(message)
+        self.pointer = pointer
+
+
+class GrammarMatcher(Protocol):
+    """One request's state. All token ids are model ids."""
+
+    def fill_mask(self, mask: TokenBitmask) -> bool:
+        """Write the allowed tokens into ``mask``; False where every token is allowed (mask left as it was)."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Advance over one token. False where the grammar does not allow it; the state is then unchanged."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Take back the last ``count`` accepted tokens (rejected drafts)."""
+        ...
+
+    def forced_tokens(self) -> list[int]:
+        """Tokens that are the only continuation from here, in order; [] where there is a choice."""
+        ...
+
+    @property
+    def terminated(self) -> bool:
+        """The grammar allows nothing but the end."""
+        ...
+
+
+class GrammarBackend(Protocol):
+    def compile(self, spec: GrammarSpec) -> object:
+        """Raise GrammarError, or return a compiled grammar for ``matcher``."""
+        ...
+
+    def matcher(self, compiled: object) -> GrammarMatcher: ...
