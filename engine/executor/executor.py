@@ -17,6 +17,9 @@ class RowOutput:
 
     token_ids: empty for a prompt chunk that does not reach the prompt's end; 1 for a decode; 1 + number of
     accepted drafts for a row with drafts. error: the row failed alone; its request ends with this message.
+    prompt_logprobs: for a row with ``req.wants_prompt_logits``, of tokens ``start + 1 .. end`` as far as they are
+    prompt. embedding: for a row with ``req.embeds``, the mean over the row's tokens of the last hidden state
+    (after the final norm); the scheduler joins chunks and L2-normalises.
     """
 
     token_ids: tuple[int, ...] = ()
