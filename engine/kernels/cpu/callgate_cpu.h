@@ -90,14 +90,19 @@ CG_API void *cg_scratch(cg_ctx *ctx, int tid, int slot, size_t bytes);
 
 enum { CG_ROWS_F32 = 0, CG_ROWS_BF16 = 1, CG_ROWS_Q8 = 2 };
 
-/* m rows of k values in the form a linear layer reads. Q8: data int8 [m][k], value = data * scale[m][k/32],
- * sum[m][k/32] = sum of the group's int8 values. BF16: uint16 [m][k]. F32: float [m][k]. k % 32 == 0 for Q8. */
+/* m rows of k values in the form a linear layer reads; k % 32 == 0. F32: float [m][k]. BF16: uint16 [m][k].
+ * Q8: cg_q8_group [m][k/32], value = q * scale. Write them with cg_rows_set. */
+typedef struct cg_q8_group {
+  int8_t q[32];
+  float scale;
+  int32_t neg_sum;         /* -(sum of q) */
+  int32_t neg_sum_half[2]; /* the same of q[0..15] and q[16..31] */
+} cg_q8_group;
+
 typedef struct cg_rows {
   int32_t kind;
   int32_t k;
   void *data;
-  float *scale;
-  int32_t *sum;
 } cg_rows;
 
 /* Bytes for m rows, and a cg_rows laid out in such memory (64-byte aligned). */
@@ -116,8 +121,9 @@ typedef struct cg_linear cg_linear;
 /* raw: N rows of K values in the GGUF block form of type fmt (for CG_F32/F16/BF16 plain arrays).
  * bias: float[n] or NULL, copied. Packing is exact for every type: see quant.cpp. Runs on one thread. */
 CG_API cg_linear *cg_linear_create(int fmt, int n, int k, const void *raw, const float *bias);
-/* gate and up of one MLP, interleaved by 16 outputs so that silu(gate) * up is an epilogue. */
-CG_API cg_linear *cg_linear_create_gate_up(int fmt, int n, int k, const void *gate, const void *up);
+/* gate and up of one MLP (n outputs each), computed together so that silu(gate) * up is an epilogue. */
+CG_API cg_linear *cg_linear_create_gate_up(int gate_fmt, int up_fmt, int n, int k, const void *gate,
+                                           const void *up);
 /* Several matrices with the same K stacked along N (q, k, v), each in its own type. fmts may differ. */
 CG_API cg_linear *cg_linear_create_stack(int count, const int *fmts, const int *ns, int k, const void *const *raws,
                                          const float *const *biases);
