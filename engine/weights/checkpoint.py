@@ -1,0 +1,171 @@
+"""``open_checkpoint(path)``: a .gguf file or a safetensors directory, checked whole before any weight is used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.weights.config import ModelConfig
+from engine.weights.errors import WeightsError
+from engine.weights.gguf_config import canonical_tensors, config_from_gguf, unpermute
+from engine.weights.gguf_file import GGUFFile
+from engine.weights.hf_config import config_from_hf
+from engine.weights.layout import expected_tensors
+from engine.weights.safetensors_file import INDEX_NAME, SINGLE_NAME, open_safetensors, read_json_object
+from engine.weights.tensors import FloatArray, MappedFile, RawTensor
+
+_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_SPLIT: Final = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+_IGNORED: Final = re.compile(r".*\.rotary_emb\.inv_freq")
+
+
+class Checkpoint:
+    """A model's config and its tensors under Hugging Face names, memory-mapped.
+
+    ``read`` gives float32 in Hugging Face layout, whatever the file's type and row order; ``raw`` gives the
+    stored blocks in the same row order, for kernels that compute on them as they are.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: dict[str, RawTensor],
+        files: Sequence[MappedFile],
+        *,
+        row_orders: dict[str, npt.NDArray[np.int64]] | None = None,
+        format_name: str = "safetensors",
+    ) -> None:
+        self.config = config
+        self.format = format_name
+        self._tensors = tensors
+        self._files = tuple(files)
+        self._row_orders = row_orders or {}
+        self._check()
+
+    def _check(self) -> None:
+        source = self._files[0].path
+        expected = expected_tensors(self.config)
+        for name, shape in expected.items():
+            if name not in self._tensors:
+                raise WeightsError(f"{source}: tensor {name} is missing")
+            if self._tensors[name].shape != shape:
+                raise WeightsError(f"{source}: tensor {name} has shape {self._tensors[name].shape}, expected {shape}")
+        self._tensors = {name: self._tensors[name] for name in expected}
+
+    def tensor_names(self) -> tuple[str, ...]:
+        """Exactly the tensors that this config's model has, in the order of its layers."""
+        return tuple(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._stored(name).shape
+
+    def raw(self, name: str) -> RawTensor:
+        """Stored type and bytes, rows in Hugging Face order; a view unless rows had to be reordered."""
+        tensor = self._stored(name)
+        order = self._row_orders.get(name)
+        return tensor if order is None else tensor.permuted(order)
+
+    def read(self, name: str, rows: slice | None = None) -> FloatArray:
+        """Float32 copy of a tensor, or of ``rows`` (start:stop, no step) along its first axis."""
+        tensor = self.raw(name)
+        if rows is None:
+            return tensor.to_float32()
+        if len(tensor.shape) == 1:
+            return tensor.to_float32()[rows]
+        start, stop, _ = rows.indices(tensor.shape[0])
+        return tensor.rows(start, stop).to_float32()
+
+    def stored_bytes(self) -> int:
+        return sum(tensor.data.nbytes for tensor in self._tensors.values())
+
+    def release_pages(self) -> None:
+        """Give back the memory of file pages read so far (they count as resident until then)."""
+        for file in self._files:
+            file.release_pages()
+
+    def _stored(self, name: str) -> RawTensor:
+        if name not in self._tensors:
+            raise WeightsError(f"{self._files[0].path}: tensor {name} is missing")
+        return self._tensors[name]
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open a .gguf file, a directory with config.json and safetensors, or one with a single .gguf.
+
+    Raises WeightsError, one line, for anything missing, damaged or unsupported. Reads no weight yet.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _open_directory(path)
+    if path.suffix == ".gguf":
+        return _open_gguf(path)
+    if path.suffix in _PICKLES:
+        raise WeightsError(f"{path}: pickled weights are never loaded, because a pickle can run code; {_HINT}")
+    if not path.exists():
+        raise WeightsError(f"{path}: no such file or directory")
+    raise WeightsError(f"{path}: not a model; {_HINT}")
+
+
+_HINT: Final = "give a .gguf file or a directory with config.json and .safetensors files"
+
+
+def _open_directory(path: Path) -> Checkpoint:
+    if (path / INDEX_NAME).exists() or (path / SINGLE_NAME).exists():
+        config = config_from_hf(read_json_object(path / "config.json"), str(path / "config.json"))
+        shards = open_safetensors(path)
+        tensors: dict[str, RawTensor] = {}
+        for shard in shards:
+            for name, tensor in shard.tensors.items():
+                if name in tensors:
+                    raise WeightsError(f"{shard.path}: tensor {name} is in two files")
+                if not _IGNORED.fullmatch(name):
+                    tensors[name] = tensor
+        return Checkpoint(_resolve_tied(config, tensors), tensors, [shard.file for shard in shards])
+    models = sorted(path.glob("*.gguf"))
+    if len(models) == 1 or (models and all(_SPLIT.fullmatch(model.name) for model in models)):
+        return _open_gguf(models[0])
+    if models:
+        raise WeightsError(f"{path}: holds {len(models)} .gguf files; name one of them")
+    if any(file.suffix in _PICKLES for file in path.iterdir()):
+        raise WeightsError(f"{path}: only pickled weights (.bin, .pt), which are never loaded; {_HINT}")
+    raise WeightsError(f"{path}: no weights here; {_HINT}")
+
+
+def _resolve_tied(config: ModelConfig, tensors: dict[str, RawTensor]) -> ModelConfig:
+    """Some exporters leave tie_word_embeddings at its default: what the file holds decides."""
+    if not config.tie_word_embeddings and "lm_head.weight" not in tensors and "model.embed_tokens.weight" in tensors:
+        return replace(config, tie_word_embeddings=True)
+    return config
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    files = [GGUFFile(part) for part in _gguf_parts(path)]
+    first = files[0]
+    for other in files[1:]:
+        repeated = first.tensors.keys() & other.tensors.keys()
+        if repeated:
+            raise WeightsError(f"{other.path}: tensor {min(repeated)} is in two files")
+        first.tensors.update(other.tensors)
+    config = config_from_gguf(first)
+    tensors = canonical_tensors(first, config)
+    orders = {name: order for name in tensors if (order := unpermute(name, config)) is not None}
+    mapped = [file.file for file in files]
+    return Checkpoint(config, tensors, mapped, row_orders=orders, format_name="gguf")
+
+
+def _gguf_parts(path: Path) -> list[Path]:
+    """All parts of a split GGUF (name-00001-of-00003.gguf), in order; the file itself where it is not split."""
+    match = _SPLIT.fullmatch(path.name)
+    if not match:
+        return [path]
+    parts = [path.with_name(f"{match[1]}-{i:05d}-of-{match[3]}.gguf") for i in range(1, int(match[3]) + 1)]
+    missing = [part.name for part in parts if not part.exists()]
+    if missing:
+        raise WeightsError(f"{path}: part {missing[0]} of this split model is missing")
+    return parts

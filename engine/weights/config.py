@@ -1,0 +1,106 @@
+"""What a runner must know about a model before it reads a weight: shapes, rope, norms. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.weights.errors import WeightsError
+
+Architecture = Literal["llama", "qwen2", "qwen3"]
+ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
+SUPPORTED = "Qwen2/Qwen2.5 (qwen2), Qwen3 (qwen3), Llama and SmolLM2 (llama)"
+
+RopeType = Literal["default", "linear", "llama3", "yarn"]
+
+_MAX_DIMENSION = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary embedding: base and how it is stretched (see engine.weights.rope).
+
+    original_max_positions: context of pre-training, for llama3 and yarn. attention_factor: yarn's scale of
+    cos and sin, None for the paper's 0.1 ln(factor) + 1. freq_factors: a GGUF's per-frequency divisors
+    (``rope_freqs.weight``, how llama.cpp stores llama3 scaling), empty where there are none.
+    """
+
+    theta: float = 10000.0
+    type: RopeType = "default"
+    factor: float = 1.0
+    original_max_positions: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    truncate: bool = True
+    freq_factors: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder-only transformer of the Llama family.
+
+    vocab_size is the width of the logits. qkv_bias, o_bias and qk_norm say which extra tensors exist.
+    max_positions is the longest context the checkpoint claims, rope scaling included.
+    """
+
+    architecture: Architecture
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+    max_positions: int
+    rope: RopeConfig
+    tie_word_embeddings: bool
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
+
+    @property
+    def q_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+
+def validate_config(config: ModelConfig, source: str) -> None:
+    """Raise WeightsError for dimensions that no model of this family can have."""
+    dimensions = (
+        "vocab_size",
+        "hidden_size",
+        "num_layers",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "intermediate_size",
+        "max_positions",
+    )
+    for name in dimensions:
+        value = getattr(config, name)
+        if not 0 < value <= _MAX_DIMENSION:
+            raise WeightsError(f"{source}: {name} is {value}, expected a number between 1 and {_MAX_DIMENSION}")
+    if config.num_heads % config.num_kv_heads:
+        raise WeightsError(
+            f"{source}: {config.num_heads} attention heads cannot share {config.num_kv_heads} key/value heads"
+        )
+    if config.head_dim % 2:
+        raise WeightsError(f"{source}: head_dim {config.head_dim} is odd, rotary embedding needs pairs")
+    if not 0.0 < config.rms_norm_eps < 1.0:
+        raise WeightsError(f"{source}: rms_norm_eps is {config.rms_norm_eps}")
+    rope = config.rope
+    if not rope.theta > 1.0 or not rope.factor > 0.0:
+        raise WeightsError(f"{source}: rope theta {rope.theta} with factor {rope.factor}")
+    if rope.freq_factors and len(rope.freq_factors) != config.head_dim // 2:
+        raise WeightsError(f"{source}: {len(rope.freq_factors)} rope frequency factors for head_dim {config.head_dim}")
+
+
+def unknown_architecture(source: str, name: str) -> WeightsError:
+    return WeightsError(f"{source}: architecture '{name}' is not supported; supported are {SUPPORTED}")
