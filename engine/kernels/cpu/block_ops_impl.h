@@ -1,0 +1,483 @@
+// The block operations of attention.h, compiled once per instruction set (see block_ops_*.cpp).
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "attention.h"
+#include "vec.h"
+
+namespace callgate {
+
+// Rows (queries) and vectors that the micro kernel keeps in registers: ROWS * 2 accumulators.
+#if defined(__AVX512F__)
+constexpr int ROWS = 8;
+#else
+constexpr int ROWS = 2;
+#endif
+constexpr int MAX_ROWS_GROUP = 8;
+constexpr int BLOCK_TILES = KV_BLOCK / LANES;
+
+namespace {
+
+struct Bf16Math {
+    static constexpr int v_rows = LANES / 2;  // words of a tile along tokens
+    CG_INLINE f16v mac(f16v acc, uint32_t a, const uint32_t* b) { return dot_bf16(acc, splat_bits(a), load<u16v>(b)); }
+};
+
+struct F32Math {
+    static constexpr int v_rows = LANES;
+    CG_INLINE f16v mac(f16v acc, uint32_t a, const uint32_t* b) {
+        return fma16((f16v)splat_bits(a), load<f16v>(b), acc);
+    }
+};
+
+// ---------------------------------------------------------------- norm and rotary
+
+float mean_square_scale(const float* x, int n, float eps) {
+    f16v sum = splat(0.0f);
+    int i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const f16v v = load<f16v>(x + i);
+        sum = fma16(v, v, sum);
+    }
+    float total = sum_lanes(sum);
+    for (; i < n; ++i) total += x[i] * x[i];
+    return 1.0f / std::sqrt(total / float(n) + eps);
+}
+
+void rms_norm(float* out, const float* x, const float* weight, int n, float eps) {
+    const float inv = mean_square_scale(x, n, eps);
+    int i = 0;
+    for (; i + LANES <= n; i += LANES) store(out + i, load<f16v>(x + i) * inv * load<f16v>(weight + i));
+    for (; i < n; ++i) out[i] = x[i] * inv * weight[i];
+}
+
+void rotate(float* head, const float* norm_weight, float eps, const float* cos, const float* sin, int head_dim,
+            int rotary_dim) {
+    if (norm_weight) rms_norm(head, head, norm_weight, head_dim, eps);
+    const int half = rotary_dim / 2;
+    int i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        const f16v a = load<f16v>(head + i), b = load<f16v>(head + half + i);
+        const f16v c = load<f16v>(cos + i), s = load<f16v>(sin + i);
+        store(head + i, a * c - b * s);
+        store(head + half + i, b * c + a * s);
+    }
+    for (; i < half; ++i) {
+        const float a = head[i], b = head[half + i];
+        head[i] = a * cos[i] - b * sin[i];
+        head[half + i] = b * cos[i] + a * sin[i];
+    }
+}
+
+// ---------------------------------------------------------------- writing KV
+
+float quantize_row(int8_t* out, const float* x, int n) {
+    float largest = 0.0f;
+    for (int i = 0; i < n; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    for (int i = 0; i < n; ++i) out[i] = int8_t(std::nearbyint(x[i] * inverse));
+    return largest / 127.0f;
+}
+
+// Scatters one token's key and value (element type E) into its tile.
+template <class E, int PAIR>
+void scatter(const KvLayout& l, uint8_t* head, int offset, const E* key, const E* value) {
+    const int tile = offset / l.tile, lane = offset % l.tile;
+    E* k = reinterpret_cast<E*>(head + tile * l.k_tile_bytes);
+    E* v = reinterpret_cast<E*>(head + l.v_offset + tile * l.v_tile_bytes);
+    for (int i = 0; i < l.head_dim; ++i) k[(i / PAIR) * (l.tile * PAIR) + lane * PAIR + i % PAIR] = key[i];
+    const int v_pair = l.tile == 1 ? 1 : PAIR;
+    v += (lane / v_pair) * (l.padded_dim * v_pair) + lane % v_pair;
+    for (int i = 0; i < l.head_dim; ++i) v[i * v_pair] = value[i];
+}
+
+void kv_write(const KvLayout& l, uint8_t* pool, int layer, int kv_head, int64_t slot, const float* key,
+              const float* raw_value) {
+    // A value that is not finite would reach later owners of the page through weights of 0.
+    float value[MAX_HEAD_DIM];
+    for (int i = 0; i < l.head_dim; ++i) value[i] = std::fabs(raw_value[i]) <= 3e38f ? raw_value[i] : 0.0f;
+    const int offset = int(slot % l.page_size);
+    uint8_t* head = pool + size_t(slot / l.page_size) * l.page_bytes + layer * l.layer_bytes + kv_head * l.head_bytes;
+    if (l.type == KV_FLOAT32) {
+        scatter<float, 1>(l, head, offset, key, value);
+    } else if (l.type == KV_BFLOAT16) {
+        uint16_t k[MAX_HEAD_DIM], v[MAX_HEAD_DIM];
+        for (int i = 0; i < l.head_dim; ++i) {
+            k[i] = to_bf16(key[i]);
+            v[i] = to_bf16(value[i]);
+        }
+        scatter<uint16_t, 2>(l, head, offset, k, v);
+    } else {
+        int8_t k[MAX_HEAD_DIM], v[MAX_HEAD_DIM];
+        float* scales = reinterpret_cast<float*>(head + l.scale_offset);
+        scales[offset] = quantize_row(k, key, l.head_dim);
+        scales[l.page_size + offset] = quantize_row(v, value, l.head_dim);
+        scatter<int8_t, 2>(l, head, offset, k, v);
+    }
+}
+
+// ---------------------------------------------------------------- reading KV: one block as tiles of 16 tokens
+
+struct Tiles {
+    const uint32_t* k[BLOCK_TILES];
+    const uint32_t* v[BLOCK_TILES];
+};
+
+// 2n int8 to n words of bfloat16 pairs (exact).
+CG_INLINE void widen(uint32_t* out, const int8_t* in, int words) {
+    int i = 0;
+    for (; i + 8 <= words; i += 8) {
+        const f16v x = __builtin_convertvector(load<b16v>(in + 2 * i), f16v);
+        store(out + i, __builtin_convertvector((u16v)x >> 16, h16v));
+    }
+    uint16_t* half = reinterpret_cast<uint16_t*>(out);
+    for (i *= 2; i < 2 * words; ++i) half[i] = uint16_t(float_bits(float(in[i])) >> 16);
+}
+
+// Puts `rows` rows of `width` words (int8 pairs are widened) at out + r * out_stride.
+CG_INLINE void copy_words(uint32_t* out, int out_stride, const uint8_t* in, int rows, int width, bool int8) {
+    for (int r = 0; r < rows; ++r) {
+        if (int8) {
+            widen(out + r * out_stride, reinterpret_cast<const int8_t*>(in) + size_t(r) * width * 2, width);
+        } else {
+            std::memcpy(out + r * out_stride, in + size_t(r) * width * 4, size_t(width) * 4);
+        }
+    }
+}
+
+// V of single-token tiles: tokens 2i and 2i+1 become the halves of word row i.
+CG_INLINE void pair_token(uint32_t* out, int parity, const uint8_t* in, int width, bool int8) {
+    uint16_t* half = reinterpret_cast<uint16_t*>(out) + parity;
+    for (int d = 0; d < width; ++d) {
+        if (int8) {
+            half[2 * d] = uint16_t(float_bits(float(reinterpret_cast<const int8_t*>(in)[d])) >> 16);
+        } else {
+            std::memcpy(half + 2 * d, in + 2 * d, 2);
+        }
+    }
+}
+
+// Resolves tiles 0..count-1 of the block that starts at position `start`; gathers into scratch where a tile does not lie
+// in one piece in the computing type. Positions at or beyond `limit` are not read through the page table.
+void resolve(const KvView& view, AttentionScratch* s, int kv_head, int start, int count, int limit, Tiles& tiles) {
+    const KvLayout& l = *view.layout;
+    const bool int8 = l.type == KV_INT8, f32 = l.type == KV_FLOAT32;
+    const bool in_place = l.tile == LANES && !int8;
+    const size_t k_words = size_t(l.k_words) * LANES;
+    const int v_rows = f32 ? LANES : LANES / 2;
+    const size_t v_words = size_t(v_rows) * l.padded_dim;
+    for (int i = 0; i < count; ++i) {
+        uint32_t* k_out = reinterpret_cast<uint32_t*>(s->k_tiles) + i * k_words;
+        uint32_t* v_out = reinterpret_cast<uint32_t*>(s->v_tiles) + i * v_words;
+        for (int t = 0; t < LANES; t += l.tile) {
+            const int position = start + i * LANES + t;
+            if (position >= limit) {  // unwritten tail: any finite content, weight 0
+                for (int w = 0; w < l.k_words; ++w) std::memset(k_out + w * LANES + t, 0, size_t(l.tile) * 4);
+                if (l.tile == 1 && !f32) {
+                    for (int d = 0; d < l.padded_dim; ++d)
+                        reinterpret_cast<uint16_t*>(v_out + (t / 2) * l.padded_dim)[2 * d + t % 2] = 0;
+                } else {
+                    const int rows = f32 ? l.tile : l.tile / 2;
+                    std::memset(v_out + size_t(f32 ? t : t / 2) * l.padded_dim, 0, size_t(rows) * l.padded_dim * 4);
+                }
+                continue;
+            }
+            const int offset = position % l.page_size, tile = offset / l.tile;
+            const uint8_t* head = view.pool + size_t(view.pages[position / l.page_size]) * l.page_bytes +
+                                  view.layer * l.layer_bytes + kv_head * l.head_bytes;
+            const uint8_t* k = head + tile * l.k_tile_bytes;
+            const uint8_t* v = head + l.v_offset + tile * l.v_tile_bytes;
+            if (int8) {
+                const float* scales = reinterpret_cast<const float*>(head + l.scale_offset);
+                std::memcpy(s->k_scale + i * LANES + t, scales + offset, size_t(l.tile) * 4);
+                std::memcpy(s->v_scale + i * LANES + t, scales + l.page_size + offset, size_t(l.tile) * 4);
+            }
+            if (in_place) {
+                tiles.k[i] = reinterpret_cast<const uint32_t*>(k);
+                tiles.v[i] = reinterpret_cast<const uint32_t*>(v);
+                continue;
+            }
+            if (l.tile == LANES) {
+                copy_words(k_out, 0, k, 1, int(k_words), int8);
+                copy_words(v_out, 0, v, 1, int(v_words), int8);
+            } else {
+                copy_words(k_out + t, LANES, k, l.k_words, l.tile, int8);
+                if (f32) {
+                    copy_words(v_out + size_t(t) * l.padded_dim, 0, v, 1, l.tile * l.padded_dim, false);
+                } else if (l.tile == 1) {
+                    pair_token(v_out + size_t(t / 2) * l.padded_dim, t % 2, v, l.padded_dim, int8);
+                } else {
+                    copy_words(v_out + size_t(t / 2) * l.padded_dim, 0, v, 1, l.tile / 2 * l.padded_dim, int8);
+                }
+            }
+        }
+        if (!in_place) {
+            tiles.k[i] = k_out;
+            tiles.v[i] = v_out;
+        }
+    }
+}
+
+// ---------------------------------------------------------------- micro kernels
+
+// scores[r][t * 16 ..] = sum over words of a[r][w] * k_t[w][16 lanes], ascending w.
+template <class M, int R, int T>
+CG_INLINE void score_tiles(float* scores, const uint32_t* a, int a_stride, const uint32_t* const* k, int words) {
+    f16v acc[R][T];
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < T; ++t) acc[r][t] = splat(0.0f);
+    for (int w = 0; w < words; ++w)
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int t = 0; t < T; ++t) acc[r][t] = M::mac(acc[r][t], a[r * a_stride + w], k[t] + w * LANES);
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < T; ++t) store(scores + r * KV_BLOCK + t * LANES, acc[r][t]);
+}
+
+template <class M, int R>
+void score_block(float* scores, const uint32_t* a, int a_stride, const Tiles& tiles, int count, int words) {
+    int i = 0;
+    for (; i + 2 <= count; i += 2) score_tiles<M, R, 2>(scores + i * LANES, a, a_stride, tiles.k + i, words);
+    if (i < count) score_tiles<M, R, 1>(scores + i * LANES, a, a_stride, tiles.k + i, words);
+}
+
+// values[r][t * 16 ..] = sum over tokens of p[r][token] * v[token][16 lanes], ascending tokens.
+template <class M, int R, int T>
+CG_INLINE void value_vectors(float* values, int stride, const uint32_t* p, const uint32_t* const* v, int offset, int count,
+                             int padded_dim) {
+    f16v acc[R][T];
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < T; ++t) acc[r][t] = splat(0.0f);
+    for (int i = 0; i < count; ++i) {
+        const uint32_t* tile = v[i] + offset;
+        for (int w = 0; w < M::v_rows; ++w)
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+                for (int t = 0; t < T; ++t)
+                    acc[r][t] = M::mac(acc[r][t], p[r * KV_BLOCK + i * M::v_rows + w], tile + w * padded_dim + t * LANES);
+    }
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < T; ++t) store(values + r * stride + offset + t * LANES, acc[r][t]);
+}
+
+template <class M, int R>
+void value_block(float* values, const uint32_t* p, const Tiles& tiles, int count, int padded_dim) {
+    int d = 0;
+    for (; d + 2 * LANES <= padded_dim; d += 2 * LANES)
+        value_vectors<M, R, 2>(values, padded_dim, p, tiles.v, d, count, padded_dim);
+    if (d < padded_dim) value_vectors<M, R, 1>(values, padded_dim, p, tiles.v, d, count, padded_dim);
+}
+
+template <class M, int R>
+struct ByRows {
+    static void score(int rows, float* scores, const uint32_t* a, int a_stride, const Tiles& t, int count, int words) {
+        if (rows == R) return score_block<M, R>(scores, a, a_stride, t, count, words);
+        if constexpr (R > 1) ByRows<M, R - 1>::score(rows, scores, a, a_stride, t, count, words);
+    }
+    static void value(int rows, float* values, const uint32_t* p, const Tiles& t, int count, int padded_dim) {
+        if (rows == R) return value_block<M, R>(values, p, t, count, padded_dim);
+        if constexpr (R > 1) ByRows<M, R - 1>::value(rows, values, p, t, count, padded_dim);
+    }
+};
+
+// ---------------------------------------------------------------- softmax of one block, merging of blocks
+
+// scores -> weights 2^((score - max) * scale) of row r, in the computing type; returns max (scaled) and sum.
+// Lanes beyond `visible` tokens get weight 0.
+CG_INLINE void softmax_row(const AttentionScratch* s, int type, float* scores, void* weights, int count, int visible,
+                           float score_scale, float& row_max, float& row_sum) {
+    const f16v none = splat(-std::numeric_limits<float>::infinity());
+    const i16v lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    f16v largest = none;
+    for (int i = 0; i < count; ++i) {
+        f16v x = load<f16v>(scores + i * LANES) * score_scale;
+        if (type == KV_INT8) x = x * load<f16v>(s->k_scale + i * LANES);
+        x = (lane + i * LANES) < visible ? x : none;
+        store(scores + i * LANES, x);
+        largest = max16(largest, x);
+    }
+    row_max = max_lanes(largest);
+    f16v sum = splat(0.0f);
+    for (int i = 0; i < count; ++i) {
+        f16v p = exp2_16(load<f16v>(scores + i * LANES) - row_max);
+        if (type == KV_FLOAT32) {
+            sum += p;
+            store(static_cast<float*>(weights) + i * LANES, p);
+            continue;
+        }
+        if (type == KV_INT8) {
+            sum += p;
+            p = p * load<f16v>(s->v_scale + i * LANES);
+        }
+        const u16v rounded = round_bf16(p);
+        if (type == KV_BFLOAT16) sum += (f16v)rounded;
+        store(static_cast<uint16_t*>(weights) + i * LANES, __builtin_convertvector(rounded >> 16, h16v));
+    }
+    row_sum = sum_lanes(sum);
+}
+
+// State of a row: values[padded_dim], then [0] = max (scaled by log2 e), [1] = sum.
+CG_INLINE void merge_row(float* state, const float* values, float row_max, float row_sum, int padded_dim) {
+    float* tail = state + padded_dim;
+    const float top = tail[0] > row_max ? tail[0] : row_max;
+    const float keep = exp2_1(tail[0] - top), take = exp2_1(row_max - top);
+    for (int d = 0; d < padded_dim; d += LANES)
+        store(state + d, fma16(load<f16v>(state + d), splat(keep), load<f16v>(values + d) * take));
+    tail[0] = top;
+    tail[1] = tail[1] * keep + row_sum * take;
+}
+
+void merge(float* a, const float* b, int rows, int padded_dim, float) {
+    const int stride = padded_dim + LANES;
+    for (int r = 0; r < rows; ++r, a += stride, b += stride) {
+        if (b[padded_dim + 1] > 0.0f) merge_row(a, b, b[padded_dim], b[padded_dim + 1], padded_dim);
+    }
+}
+
+template <class M>
+void attend_group(const KvLayout& l, AttentionScratch* s, const Tiles& tiles, int first_row, int rows, int start,
+                  float score_scale, float* state) {
+    int limit = 0;  // tokens of the block that the row that sees most sees
+    for (int r = 0; r < rows; ++r) limit = s->last[first_row + r] + 1 - start > limit ? s->last[first_row + r] + 1 - start : limit;
+    if (limit <= 0) return;
+    limit = limit < KV_BLOCK ? limit : KV_BLOCK;
+    const int count = (limit + LANES - 1) / LANES;
+    const uint32_t* a = s->query + size_t(first_row) * l.k_words;
+    for (int r = 0; r < rows; r += ROWS) {
+        const int n = rows - r < ROWS ? rows - r : ROWS;
+        ByRows<M, ROWS>::score(n, s->scores + r * KV_BLOCK, a + size_t(r) * l.k_words, l.k_words, tiles, count, l.k_words);
+    }
+    float row_max[MAX_ROWS_GROUP], row_sum[MAX_ROWS_GROUP];
+    for (int r = 0; r < rows; ++r) {
+        const int visible = s->last[first_row + r] + 1 - start;
+        row_sum[r] = 0.0f;
+        uint32_t* weights = s->weights + r * KV_BLOCK;
+        if (visible <= 0) {
+            std::memset(weights, 0, KV_BLOCK * 4);
+            continue;
+        }
+        softmax_row(s, l.type, s->scores + r * KV_BLOCK, weights, count, visible, score_scale, row_max[r], row_sum[r]);
+    }
+    for (int r = 0; r < rows; r += ROWS) {
+        const int n = rows - r < ROWS ? rows - r : ROWS;
+        ByRows<M, ROWS>::value(n, s->values + r * l.padded_dim, s->weights + r * KV_BLOCK, tiles, count, l.padded_dim);
+    }
+    for (int r = 0; r < rows; ++r) {
+        if (row_sum[r] <= 0.0f) continue;
+        merge_row(state + size_t(first_row + r) * (l.padded_dim + LANES), s->values + r * l.padded_dim, row_max[r], row_sum[r],
+                  l.padded_dim);
+    }
+}
+
+void load_queries(const HeadGeometry& g, const KvLayout& l, AttentionScratch* s, const float* q, size_t q_stride,
+                  int num_tokens, int first_position) {
+    const int group = g.num_heads / g.num_kv_heads;
+    for (int t = 0; t < num_tokens; ++t) {
+        for (int h = 0; h < group; ++h) {
+            const int row = t * group + h;
+            const float* x = q + t * q_stride + size_t(h) * g.head_dim;
+            s->last[row] = first_position + t;
+            if (l.type == KV_FLOAT32) {
+                std::memcpy(s->query + size_t(row) * l.k_words, x, size_t(g.head_dim) * 4);
+            } else {
+                uint16_t* out = reinterpret_cast<uint16_t*>(s->query + size_t(row) * l.k_words);
+                for (int d = 0; d < g.head_dim; ++d) out[d] = to_bf16(x[d]);
+            }
+        }
+    }
+}
+
+void attend(const HeadGeometry& g, const KvView& view, AttentionScratch* s, int kv_head, const float* q, size_t q_stride,
+            int num_tokens, int first_position, int block_begin, int block_end, float* state) {
+    const KvLayout& l = *view.layout;
+    const int rows = num_tokens * (g.num_heads / g.num_kv_heads);
+    const float score_scale = g.scale * 1.44269504088896341f;
+    load_queries(g, l, s, q, q_stride, num_tokens, first_position);
+    for (int r = 0; r < rows; ++r) {
+        float* row = state + size_t(r) * (l.padded_dim + LANES);
+        std::memset(row, 0, size_t(l.padded_dim + LANES) * 4);
+        row[l.padded_dim] = -std::numeric_limits<float>::max();
+    }
+    const int limit = first_position + num_tokens;
+    for (int block = block_begin; block < block_end; ++block) {
+        const int start = block * KV_BLOCK;
+        if (start >= limit) break;
+        const int tokens = limit - start < KV_BLOCK ? limit - start : KV_BLOCK;
+        Tiles tiles;
+        resolve(view, s, kv_head, start, (tokens + LANES - 1) / LANES, limit, tiles);
+        for (int r = 0; r < rows; r += MAX_ROWS_GROUP) {
+            const int n = rows - r < MAX_ROWS_GROUP ? rows - r : MAX_ROWS_GROUP;
+            if (l.type == KV_FLOAT32) {
+                attend_group<F32Math>(l, s, tiles, r, n, start, score_scale, state);
+            } else {
+                attend_group<Bf16Math>(l, s, tiles, r, n, start, score_scale, state);
+            }
+        }
+    }
+}
+
+void finish(const HeadGeometry& g, const float* state, int num_tokens, float* out, size_t out_stride, int kv_head) {
+    const int group = g.num_heads / g.num_kv_heads;
+    const int padded = (g.head_dim + LANES - 1) / LANES * LANES;
+    for (int t = 0; t < num_tokens; ++t) {
+        for (int h = 0; h < group; ++h) {
+            const float* row = state + size_t(t * group + h) * (padded + LANES);
+            const float inverse = 1.0f / row[padded + 1];
+            float* o = out + t * out_stride + size_t(kv_head * group + h) * g.head_dim;
+            for (int d = 0; d < g.head_dim; ++d) o[d] = row[d] * inverse;
+        }
+    }
+}
+
+// ---------------------------------------------------------------- argmax
+
+int argmax(const float* x, const uint32_t* mask, int n) {
+    const float none = -std::numeric_limits<float>::infinity();
+    const i16v lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const i16v bit = i16v{} + 1;
+    f16v best = splat(none);
+    i16v where = i16v{} - 1;
+    int i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        f16v v = load<f16v>(x + i);
+        if (mask) {
+            const int bits = int((mask[i / 32] >> (i % 32)) & 0xffffu);
+            if (bits == 0) continue;
+            v = (((i16v{} + bits) >> lane) & bit) != 0 ? v : splat(none);
+        }
+        const i16v better = v > best;
+        best = better ? v : best;
+        where = better ? lane + i : where;
+    }
+    float value = none;
+    int index = -1;
+    float values[LANES];
+    int32_t indices[LANES];
+    store(values, best);
+    store(indices, where);
+    for (int k = 0; k < LANES; ++k) {
+        if (indices[k] < 0) continue;
+        if (index < 0 || values[k] > value || (values[k] == value && indices[k] < index)) {
+            value = values[k];
+            index = indices[k];
+        }
+    }
+    for (; i < n; ++i) {
+        if (mask && !((mask[i / 32] >> (i % 32)) & 1u)) continue;
+        if (x[i] > value) {
+            value = x[i];
+            index = i;
+        }
+    }
+    return index;
+}
+
+const BlockOps OPS = {rms_norm, rotate, kv_write, attend, merge, finish, argmax};
+
+}  // namespace
+}  // namespace callgate

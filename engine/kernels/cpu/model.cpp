@@ -1,0 +1,610 @@
+// The composed decoder forward. One region per step; inside it every thread walks the layers together and meets at
+// five barriers a layer when rows are few. A row's arithmetic is the same whatever shares the step (see attention.h and
+// callgate_cpu.h), so chunking, batching and cache state cannot change its bits.
+#include "model.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "attention.h"
+
+using namespace callgate;
+
+namespace {
+
+constexpr int SCRATCH_ROWS = 1, SCRATCH_ATTENTION = 2;
+constexpr int TILE_ROWS = 256;         // queries (tokens x heads of a group) of one attention task
+constexpr int PRIVATE_ROWS = 4;        // up to so many rows each thread prepares its own copy instead of a barrier
+constexpr int SPLIT_MIN_BLOCKS = 2;    // KV blocks below which a decode is not split
+
+struct Layer {
+    std::vector<float> attn_norm, ffn_norm, q_norm, k_norm;
+    const cg_linear *qkv, *out, *gate_up, *down;
+};
+
+struct AttentionTask {
+    int32_t row, kv_head, first_token, num_tokens, block_begin, block_end;
+    int32_t partial;  // index of its state in `partials`, or -1: finishes by itself
+    int32_t partials; // first part: how many parts follow each other, else 0
+    int64_t cost;
+};
+
+struct Buffer {
+    void* data = nullptr;
+    size_t bytes = 0;
+    ~Buffer() { std::free(data); }
+    bool reserve(size_t n) {
+        if (n <= bytes) return true;
+        std::free(data);
+        n = (n + n / 4 + 4095) / 4096 * 4096;
+        data = std::aligned_alloc(4096, n);
+        bytes = data ? n : 0;
+        return data != nullptr;
+    }
+    template <class T>
+    T* as() const { return static_cast<T*>(data); }
+};
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+struct cg_model {
+    cg_ctx* ctx;
+    const BlockOps* ops;
+    cg_model_config config;
+    HeadGeometry geometry;
+    std::vector<float> inv_freq, final_norm;
+    std::vector<Layer> layers;
+    int embedding_type = -1;
+    const void* embedding = nullptr;
+    const cg_linear* head = nullptr;
+    KvLayout layout{};
+    uint8_t* pool = nullptr;
+    size_t pool_bytes = 0;
+    int num_pages = 0;
+    Buffer x, qkv, attention, rows, wide_rows, rotary, partials, logits, gathered, best;
+    std::vector<AttentionTask> tasks;
+    bool fused = false;   // every row has one token: rotary, KV write and attention in one task
+    bool split = false;   // some task is a part of a row's blocks
+    bool profile = false;
+    double seconds[CG_OP_COUNT] = {};
+    int64_t steps = 0;
+};
+
+namespace {
+
+struct Step {
+    cg_model* m;
+    const cg_batch* b;
+    cg_output* o;
+    int state_stride;  // floats of one row's state
+};
+
+// What one thread carries through a step.
+struct Walk {
+    Step* s;
+    int tid, nthreads;
+    double mark;
+
+    cg_model& m() const { return *s->m; }
+    void barrier() const { cg_barrier(s->m->ctx); }
+    void count(int op) {
+        if (tid != 0 || !s->m->profile) return;
+        const double t = now();
+        s->m->seconds[op] += t - mark;
+        mark = t;
+    }
+    // This thread's share of n items, in multiples of `unit`.
+    void share(int n, int unit, int& begin, int& end) const {
+        const int units = (n + unit - 1) / unit;
+        begin = std::min(n, int(int64_t(units) * tid / nthreads) * unit);
+        end = std::min(n, int(int64_t(units) * (tid + 1) / nthreads) * unit);
+    }
+};
+
+// Rows for `linear` made from n float rows, normalised first where `norm` is given. Few rows: each thread makes its own
+// copy and no barrier is needed before the linear.
+cg_rows prepare(Walk& w, const cg_linear* linear, const float* x, size_t stride, int n, const float* norm) {
+    cg_model& m = w.m();
+    const int k = cg_linear_k(linear), kind = cg_linear_rows_kind(linear);
+    const bool own = n <= PRIVATE_ROWS;
+    const size_t bytes = cg_rows_bytes(kind, n, k);
+    const size_t row_bytes = (size_t(k) * 4 + 63) / 64 * 64;
+    uint8_t* scratch = static_cast<uint8_t*>(cg_scratch(m.ctx, w.tid, SCRATCH_ROWS, row_bytes + (own ? bytes : 0)));
+    float* row = reinterpret_cast<float*>(scratch);
+    cg_rows rows;
+    cg_rows_init(&rows, kind, n, k, own ? scratch + row_bytes : m.rows.as<uint8_t>());
+    int begin = 0, end = n;
+    if (!own) w.share(n, 1, begin, end);
+    for (int i = begin; i < end; ++i) {
+        const float* source = x + i * stride;
+        if (norm) {
+            m.ops->rms_norm(row, source, norm, k, m.config.rms_eps);
+            source = row;
+        }
+        cg_rows_set(m.ctx, &rows, i, source);
+    }
+    if (!own) w.barrier();
+    return rows;
+}
+
+void rotary_tables(Walk& w) {
+    cg_model& m = w.m();
+    const int half = m.config.rotary_dim / 2;
+    float* table = m.rotary.as<float>();
+    int begin, end;
+    w.share(w.s->b->tokens, 1, begin, end);
+    for (int t = begin; t < end; ++t) {
+        float *cos = table + size_t(t) * 2 * half, *sin = cos + half;
+        for (int i = 0; i < half; ++i) {
+            const float angle = float(w.s->b->positions[t]) * m.inv_freq[i];
+            cos[i] = float(std::cos(double(angle))) * m.config.rope_attention;
+            sin[i] = float(std::sin(double(angle))) * m.config.rope_attention;
+        }
+    }
+}
+
+void embed(Walk& w) {
+    cg_model& m = w.m();
+    const int hidden = m.config.hidden_size;
+    int begin, end;
+    w.share(w.s->b->tokens, 1, begin, end);
+    float* x = m.x.as<float>() + size_t(begin) * hidden;
+    if (end > begin)
+        cg_embed_rows(m.embedding_type, m.embedding, m.config.vocab_size, hidden, w.s->b->input_ids + begin, end - begin, x, hidden);
+    if (m.config.embedding_scale != 1.0f)
+        for (size_t i = 0; i < size_t(end - begin) * hidden; ++i) x[i] *= m.config.embedding_scale;
+}
+
+struct HeadPointers {
+    float *q, *k, *v;  // q: first head of the group
+};
+
+HeadPointers heads_of(const cg_model& m, int token, int kv_head) {
+    const cg_model_config& c = m.config;
+    const int group = c.num_heads / c.num_kv_heads;
+    float* row = m.qkv.as<float>() + size_t(token) * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+    return {row + size_t(kv_head) * group * c.head_dim, row + size_t(c.num_heads + kv_head) * c.head_dim,
+            row + size_t(c.num_heads + c.num_kv_heads + kv_head) * c.head_dim};
+}
+
+// Rotary of one token's group, and its key and value into the page.
+void rotate_and_write(Walk& w, int layer, int token, int kv_head) {
+    cg_model& m = w.m();
+    const cg_model_config& c = m.config;
+    const Layer& l = m.layers[layer];
+    const float* cos = m.rotary.as<float>() + size_t(token) * c.rotary_dim;
+    const float* sin = cos + c.rotary_dim / 2;
+    const HeadPointers p = heads_of(m, token, kv_head);
+    const float* q_norm = l.q_norm.empty() ? nullptr : l.q_norm.data();
+    const float* k_norm = l.k_norm.empty() ? nullptr : l.k_norm.data();
+    for (int h = 0; h < c.num_heads / c.num_kv_heads; ++h)
+        m.ops->rotate(p.q + size_t(h) * c.head_dim, q_norm, c.rms_eps, cos, sin, c.head_dim, c.rotary_dim);
+    m.ops->rotate(p.k, k_norm, c.rms_eps, cos, sin, c.head_dim, c.rotary_dim);
+    m.ops->kv_write(m.layout, m.pool, layer, kv_head, w.s->b->slot_mapping[token], p.k, p.v);
+}
+
+void run_task(Walk& w, int layer, const AttentionTask& task, AttentionScratch* scratch, float* own_state) {
+    cg_model& m = w.m();
+    const cg_model_config& c = m.config;
+    const cg_batch& b = *w.s->b;
+    const size_t q_stride = size_t(c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+    if (m.fused && task.block_begin == 0) rotate_and_write(w, layer, task.first_token, task.kv_head);
+    const KvView view{&m.layout, m.pool, b.page_table + size_t(task.row) * b.pages_per_row, layer};
+    const int group = c.num_heads / c.num_kv_heads;
+    float* state = task.partial < 0 ? own_state : m.partials.as<float>() + size_t(task.partial) * group * w.s->state_stride;
+    m.ops->attend(m.geometry, view, scratch, task.kv_head, heads_of(m, task.first_token, task.kv_head).q, q_stride, task.num_tokens,
+                  b.positions[task.first_token], task.block_begin, task.block_end, state);
+    if (task.partial < 0) {
+        const size_t width = size_t(c.num_heads) * c.head_dim;
+        m.ops->finish(m.geometry, state, task.num_tokens, m.attention.as<float>() + task.first_token * width, width, task.kv_head);
+    }
+}
+
+void merge_parts(Walk& w) {
+    cg_model& m = w.m();
+    const cg_model_config& c = m.config;
+    const int group = c.num_heads / c.num_kv_heads;
+    const size_t width = size_t(c.num_heads) * c.head_dim, part = size_t(group) * w.s->state_stride;
+    int index = 0;
+    for (const AttentionTask& task : m.tasks) {
+        if (task.partials == 0 || index++ % w.nthreads != w.tid) continue;
+        float* state = m.partials.as<float>() + task.partial * part;
+        for (int i = 1; i < task.partials; ++i) m.ops->merge(state, state + i * part, group, m.layout.padded_dim, 0.0f);
+        m.ops->finish(m.geometry, state, 1, m.attention.as<float>() + task.first_token * width, width, task.kv_head);
+    }
+}
+
+void attention(Walk& w, int layer) {
+    cg_model& m = w.m();
+    const cg_model_config& c = m.config;
+    if (!m.fused) {
+        int begin, end;
+        w.share(w.s->b->tokens, 1, begin, end);
+        for (int t = begin; t < end; ++t)
+            for (int h = 0; h < c.num_kv_heads; ++h) rotate_and_write(w, layer, t, h);
+        w.barrier();
+    }
+    const size_t bytes = attention_scratch_bytes(m.layout, TILE_ROWS);
+    uint8_t* memory = static_cast<uint8_t*>(
+        cg_scratch(m.ctx, w.tid, SCRATCH_ATTENTION, bytes + size_t(TILE_ROWS) * w.s->state_stride * sizeof(float)));
+    AttentionScratch* scratch = attention_scratch_init(memory, m.layout, TILE_ROWS);
+    const int slot = layer & 1, count = int(m.tasks.size());
+    for (int i = cg_counter_next(m.ctx, slot); i < count; i = cg_counter_next(m.ctx, slot))
+        run_task(w, layer, m.tasks[i], scratch, reinterpret_cast<float*>(memory + bytes));
+    w.barrier();
+    if (w.tid == 0) cg_counter_reset(m.ctx, slot);
+    if (m.split) {
+        merge_parts(w);
+        w.barrier();
+    }
+}
+
+void decoder_layer(Walk& w, int index) {
+    cg_model& m = w.m();
+    const cg_model_config& c = m.config;
+    const Layer& l = m.layers[index];
+    const int n = w.s->b->tokens, hidden = c.hidden_size;
+    const int width = c.num_heads * c.head_dim;
+    float* x = m.x.as<float>();
+
+    cg_rows rows = prepare(w, l.qkv, x, hidden, n, l.attn_norm.data());
+    w.count(CG_OP_NORM);
+    const int qkv_width = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+    cg_linear_part(m.ctx, l.qkv, &rows, m.qkv.as<float>(), qkv_width, n, 0, w.tid, w.nthreads);
+    w.barrier();
+    w.count(CG_OP_QKV);
+
+    attention(w, index);
+    w.count(CG_OP_ATTENTION);
+
+    rows = prepare(w, l.out, m.attention.as<float>(), width, n, nullptr);
+    w.count(CG_OP_NORM);
+    cg_linear_part(m.ctx, l.out, &rows, x, hidden, n, CG_ADD, w.tid, w.nthreads);
+    w.barrier();
+    w.count(CG_OP_OUT);
+
+    rows = prepare(w, l.gate_up, x, hidden, n, l.ffn_norm.data());
+    w.count(CG_OP_NORM);
+    cg_rows wide;
+    cg_rows_init(&wide, cg_linear_rows_kind(l.down), n, c.intermediate_size, m.wide_rows.data);
+    cg_gate_up_part(m.ctx, l.gate_up, &rows, &wide, n, w.tid, w.nthreads);
+    w.barrier();
+    w.count(CG_OP_GATE_UP);
+
+    cg_linear_part(m.ctx, l.down, &wide, x, hidden, n, CG_ADD, w.tid, w.nthreads);
+    w.barrier();
+    w.count(CG_OP_DOWN);
+}
+
+struct Best {
+    float value;
+    int32_t index;
+    uint8_t pad[56];
+};
+
+void best_tokens(Walk& w) {
+    cg_model& m = w.m();
+    const cg_batch& b = *w.s->b;
+    const cg_output& o = *w.s->o;
+    const int vocab = m.config.vocab_size, words = (vocab + 31) / 32;
+    const float* logits = m.logits.as<float>();
+    int begin, end;
+    w.share(vocab, 32, begin, end);
+    for (int i = 0; i < b.num_logits; ++i) {
+        const bool masked = o.mask && (!o.masked || o.masked[i]);
+        const uint32_t* mask = masked ? reinterpret_cast<const uint32_t*>(o.mask) + size_t(i) * words + begin / 32 : nullptr;
+        const float* x = logits + size_t(i) * vocab + begin;
+        const int index = m.ops->argmax(x, mask, end - begin);
+        Best& best = m.best.as<Best>()[size_t(i) * w.nthreads + w.tid];
+        best.index = index < 0 ? -1 : begin + index;
+        best.value = index < 0 ? 0.0f : x[index];
+    }
+    w.barrier();
+    if (w.tid != 0) return;
+    for (int i = 0; i < b.num_logits; ++i) {
+        const Best* parts = m.best.as<Best>() + size_t(i) * w.nthreads;
+        int32_t index = -1;
+        float value = 0.0f;
+        for (int t = 0; t < w.nthreads; ++t) {
+            if (parts[t].index >= 0 && (index < 0 || parts[t].value > value)) {
+                index = parts[t].index;
+                value = parts[t].value;
+            }
+        }
+        o.argmax[i] = index;
+    }
+}
+
+// Final norm, head and argmax of the rows that want logits.
+void finish_step(Walk& w) {
+    cg_model& m = w.m();
+    const cg_batch& b = *w.s->b;
+    cg_output& o = *w.s->o;
+    const int hidden = m.config.hidden_size;
+    const float* x = m.x.as<float>();
+    if (o.hidden) {
+        int begin, end;
+        w.share(b.tokens, 1, begin, end);
+        for (int t = begin; t < end; ++t)
+            m.ops->rms_norm(o.hidden + size_t(t) * hidden, x + size_t(t) * hidden, m.final_norm.data(), hidden, m.config.rms_eps);
+    }
+    if (b.num_logits == 0) return;
+    float* gathered = m.gathered.as<float>();
+    int begin, end;
+    w.share(b.num_logits, 1, begin, end);
+    for (int i = begin; i < end; ++i)
+        std::memcpy(gathered + size_t(i) * hidden, x + size_t(b.logits_index[i]) * hidden, size_t(hidden) * 4);
+    w.barrier();
+    const cg_rows rows = prepare(w, m.head, gathered, hidden, b.num_logits, m.final_norm.data());
+    w.count(CG_OP_NORM);
+    cg_linear_part(m.ctx, m.head, &rows, m.logits.as<float>(), m.config.vocab_size, b.num_logits, 0, w.tid, w.nthreads);
+    w.barrier();
+    w.count(CG_OP_HEAD);
+    if (o.argmax) best_tokens(w);
+    w.count(CG_OP_ARGMAX);
+}
+
+void walk_step(void* arg, int tid, int nthreads) {
+    Step* s = static_cast<Step*>(arg);
+    Walk w{s, tid, nthreads, s->m->profile ? now() : 0.0};
+    rotary_tables(w);
+    embed(w);
+    w.barrier();
+    w.count(CG_OP_EMBED);
+    for (int i = 0; i < s->m->config.num_layers; ++i) decoder_layer(w, i);
+    finish_step(w);
+}
+
+struct AttentionOnly {
+    Step step;
+    int layer;
+};
+
+void walk_attention(void* arg, int tid, int nthreads) {
+    AttentionOnly* a = static_cast<AttentionOnly*>(arg);
+    Walk w{&a->step, tid, nthreads, 0.0};
+    rotary_tables(w);
+    w.barrier();
+    attention(w, a->layer);
+}
+
+// ---------------------------------------------------------------- planning, outside the region
+
+bool valid(const cg_model& m, const cg_batch& b) {
+    if (b.rows < 0 || b.tokens <= 0 || b.num_logits < 0 || b.cu_seqlens[0] != 0 || b.cu_seqlens[b.rows] != b.tokens) return false;
+    const int page_size = m.layout.page_size;
+    for (int r = 0; r < b.rows; ++r) {
+        const int begin = b.cu_seqlens[r], n = b.cu_seqlens[r + 1] - begin;
+        if (n <= 0 || b.seq_lens[r] < n) return false;
+        const int pages = (b.seq_lens[r] + page_size - 1) / page_size;
+        if (pages > b.pages_per_row) return false;
+        const int32_t* table = b.page_table + size_t(r) * b.pages_per_row;
+        for (int p = 0; p < pages; ++p)
+            if (table[p] < 0 || table[p] >= m.num_pages) return false;
+        for (int i = 0; i < n; ++i) {
+            const int position = b.seq_lens[r] - n + i, t = begin + i;
+            if (b.positions[t] != position || b.input_ids[t] < 0 || b.input_ids[t] >= m.config.vocab_size) return false;
+            if (b.slot_mapping[t] != table[position / page_size] * page_size + position % page_size) return false;
+        }
+    }
+    for (int i = 0; i < b.num_logits; ++i)
+        if (b.logits_index[i] < 0 || b.logits_index[i] >= b.tokens) return false;
+    return true;
+}
+
+void plan(cg_model& m, const cg_batch& b) {
+    const cg_model_config& c = m.config;
+    const int group = c.num_heads / c.num_kv_heads, threads = cg_ctx_threads(m.ctx);
+    m.tasks.clear();
+    m.split = false;
+    int64_t blocks = 0;
+    bool single = true;
+    for (int r = 0; r < b.rows; ++r) {
+        single = single && b.cu_seqlens[r + 1] - b.cu_seqlens[r] == 1;
+        blocks += (b.seq_lens[r] + KV_BLOCK - 1) / KV_BLOCK;
+    }
+    // Whole (row, head) tasks leave threads idle where they are fewer than a few per thread.
+    const bool wants_split = single && threads > 1 && b.rows * c.num_kv_heads % threads != 0 && b.rows * c.num_kv_heads < 4 * threads;
+    const int64_t share = std::max<int64_t>(SPLIT_MIN_BLOCKS, (blocks * c.num_kv_heads + 2 * threads - 1) / (2 * threads));
+    const int tile_tokens = std::max(1, TILE_ROWS / group);
+    int32_t partials = 0;
+    for (int r = 0; r < b.rows; ++r) {
+        const int begin = b.cu_seqlens[r], n = b.cu_seqlens[r + 1] - begin, first = b.seq_lens[r] - n;
+        for (int h = 0; h < c.num_kv_heads; ++h) {
+            const int row_blocks = (b.seq_lens[r] + KV_BLOCK - 1) / KV_BLOCK;
+            if (wants_split && row_blocks > share) {
+                const int parts = int((row_blocks + share - 1) / share);
+                for (int p = 0; p < parts; ++p) {
+                    const int from = row_blocks * p / parts, to = row_blocks * (p + 1) / parts;
+                    m.tasks.push_back({r, h, begin, 1, from, to, partials + p, p == 0 ? parts : 0, to - from});
+                }
+                partials += parts;
+                m.split = true;
+                continue;
+            }
+            for (int t = 0; t < n; t += tile_tokens) {
+                const int count = std::min(tile_tokens, n - t), last = first + t + count;
+                m.tasks.push_back({r, h, begin + t, count, 0, (last + KV_BLOCK - 1) / KV_BLOCK, -1, 0, int64_t(last) * count});
+            }
+        }
+    }
+    m.fused = single && !m.split;
+    std::stable_sort(m.tasks.begin(), m.tasks.end(), [](const AttentionTask& x, const AttentionTask& y) { return x.cost > y.cost; });
+    m.partials.reserve(size_t(std::max(partials, 1)) * group * (m.layout.padded_dim + LANES) * sizeof(float));
+}
+
+bool reserve(cg_model& m, const cg_batch& b) {
+    const cg_model_config& c = m.config;
+    const size_t n = b.tokens, l = std::max(b.num_logits, 1);
+    const int width = c.num_heads * c.head_dim, widest = std::max({c.hidden_size, width});
+    size_t rows = 0, wide = 0;
+    for (int kind : {CG_ROWS_F32, CG_ROWS_BF16, CG_ROWS_Q8}) {
+        rows = std::max(rows, cg_rows_bytes(kind, int(std::max(n, l)), widest));
+        wide = std::max(wide, cg_rows_bytes(kind, int(n), c.intermediate_size));
+    }
+    return m.x.reserve(n * c.hidden_size * 4) && m.qkv.reserve(n * (width + 2 * c.num_kv_heads * c.head_dim) * 4) &&
+           m.attention.reserve(n * width * 4) && m.rows.reserve(rows) && m.wide_rows.reserve(wide) &&
+           m.rotary.reserve(n * c.rotary_dim * 4) && m.logits.reserve(l * c.vocab_size * 4) &&
+           m.gathered.reserve(l * c.hidden_size * 4) && m.best.reserve(l * cg_ctx_threads(m.ctx) * sizeof(Best));
+}
+
+void release_kv(cg_model& m) {
+    if (m.pool) munmap(m.pool, m.pool_bytes);
+    m.pool = nullptr;
+    m.num_pages = 0;
+}
+
+std::vector<float> copy_floats(const float* x, int n) { return x ? std::vector<float>(x, x + n) : std::vector<float>(); }
+
+}  // namespace
+
+extern "C" {
+
+cg_model* cg_model_create(cg_ctx* ctx, const cg_model_config* config, const float* inv_freq) {
+    const cg_model_config& c = *config;
+    if (c.num_layers < 1 || c.num_kv_heads < 1 || c.num_heads % c.num_kv_heads || c.head_dim < 2 || c.head_dim % 2 ||
+        c.head_dim > MAX_HEAD_DIM || c.rotary_dim < 2 || c.rotary_dim > c.head_dim || c.rotary_dim % 2 ||
+        c.num_heads / c.num_kv_heads > TILE_ROWS)
+        return nullptr;
+    cg_model* m = new (std::nothrow) cg_model();
+    if (!m) return nullptr;
+    m->ctx = ctx;
+    m->ops = block_ops(cg_ctx_isa(ctx));
+    m->config = c;
+    m->geometry = {c.num_heads, c.num_kv_heads, c.head_dim, c.score_scale};
+    m->inv_freq = copy_floats(inv_freq, c.rotary_dim / 2);
+    m->layers.resize(c.num_layers);
+    return m;
+}
+
+void cg_model_destroy(cg_model* m) {
+    if (!m) return;
+    release_kv(*m);
+    delete m;
+}
+
+int cg_model_set_layer(cg_model* m, int layer, const float* attn_norm, const float* ffn_norm, const float* q_norm,
+                       const float* k_norm, const cg_linear* const* linears) {
+    const cg_model_config& c = m->config;
+    if (layer < 0 || layer >= c.num_layers) return CG_EINVAL;
+    const int width = c.num_heads * c.head_dim;
+    const cg_linear *qkv = linears[0], *out = linears[1], *gate_up = linears[2], *down = linears[3];
+    if (cg_linear_k(qkv) != c.hidden_size || cg_linear_n(qkv) != width + 2 * c.num_kv_heads * c.head_dim ||
+        cg_linear_k(out) != width || cg_linear_n(out) != c.hidden_size || cg_linear_k(gate_up) != c.hidden_size ||
+        cg_linear_n(gate_up) != c.intermediate_size || !cg_linear_is_gate_up(gate_up) ||
+        cg_linear_k(down) != c.intermediate_size || cg_linear_n(down) != c.hidden_size)
+        return CG_EINVAL;
+    m->layers[layer] = {copy_floats(attn_norm, c.hidden_size), copy_floats(ffn_norm, c.hidden_size),
+                        copy_floats(q_norm, c.head_dim), copy_floats(k_norm, c.head_dim), qkv, out, gate_up, down};
+    return CG_OK;
+}
+
+int cg_model_set_embedding(cg_model* m, int fmt, const void* raw, const float* final_norm, const cg_linear* head) {
+    if (cg_linear_k(head) != m->config.hidden_size || cg_linear_n(head) != m->config.vocab_size ||
+        cg_row_bytes(fmt, m->config.hidden_size) == 0)
+        return CG_EINVAL;
+    m->embedding_type = fmt;
+    m->embedding = raw;
+    m->final_norm = copy_floats(final_norm, m->config.hidden_size);
+    m->head = head;
+    return CG_OK;
+}
+
+size_t cg_kv_page_bytes(const cg_model_config* c, int page_size, int type) {
+    return make_kv_layout(c->num_layers, c->num_kv_heads, c->head_dim, page_size, type).page_bytes;
+}
+
+int cg_model_set_kv(cg_model* m, int num_pages, int page_size, int type) {
+    if (num_pages < 1 || page_size < 1 || type < KV_FLOAT32 || type > KV_INT8) return CG_EINVAL;
+    if (int64_t(num_pages) * page_size > INT32_MAX) return CG_EINVAL;
+    release_kv(*m);
+    m->layout = make_kv_layout(m->config.num_layers, m->config.num_kv_heads, m->config.head_dim, page_size, type);
+    const size_t bytes = m->layout.page_bytes * size_t(num_pages);
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return CG_ENOMEM;
+    madvise(p, bytes, MADV_HUGEPAGE);
+    m->pool = static_cast<uint8_t*>(p);
+    m->pool_bytes = bytes;
+    m->num_pages = num_pages;
+    return CG_OK;
+}
+
+int cg_model_copy_page(cg_model* m, int source, int target) {
+    if (source < 0 || source >= m->num_pages || target < 0 || target >= m->num_pages) return CG_EINVAL;
+    const size_t bytes = m->layout.page_bytes;
+    if (source != target) std::memcpy(m->pool + target * bytes, m->pool + source * bytes, bytes);
+    return CG_OK;
+}
+
+int cg_model_forward(cg_model* m, const cg_batch* batch, cg_output* output) {
+    if (!m->head || !m->pool || !valid(*m, *batch)) return CG_EINVAL;
+    if (!reserve(*m, *batch)) return CG_ENOMEM;
+    plan(*m, *batch);
+    output->logits = m->logits.as<float>();
+    Step step{m, batch, output, m->layout.padded_dim + LANES};
+    cg_region(m->ctx, walk_step, &step);
+    m->steps++;
+    return CG_OK;
+}
+
+int cg_model_head(cg_model* m, const float* hidden, int n, float* logits) {
+    const int kind = cg_linear_rows_kind(m->head), k = m->config.hidden_size;
+    if (!m->head || n < 0) return CG_EINVAL;
+    if (!m->rows.reserve(cg_rows_bytes(kind, n, k))) return CG_ENOMEM;
+    cg_rows rows;
+    cg_rows_init(&rows, kind, n, k, m->rows.data);
+    cg_rows_quantize(m->ctx, &rows, hidden, k, n);
+    cg_linear_forward(m->ctx, m->head, &rows, logits, m->config.vocab_size, n, 0);
+    return CG_OK;
+}
+
+int cg_model_attention(cg_model* m, int layer, const cg_batch* batch, const float* qkv, float* out) {
+    const cg_model_config& c = m->config;
+    if (layer < 0 || layer >= c.num_layers || !m->pool || !valid(*m, *batch)) return CG_EINVAL;
+    if (!reserve(*m, *batch)) return CG_ENOMEM;
+    plan(*m, *batch);
+    const size_t width = size_t(c.num_heads) * c.head_dim, kv = size_t(c.num_kv_heads) * c.head_dim;
+    std::memcpy(m->qkv.data, qkv, size_t(batch->tokens) * (width + 2 * kv) * sizeof(float));
+    AttentionOnly a{{m, batch, nullptr, m->layout.padded_dim + LANES}, layer};
+    cg_region(m->ctx, walk_attention, &a);
+    std::memcpy(out, m->attention.data, size_t(batch->tokens) * width * sizeof(float));
+    return CG_OK;
+}
+
+void cg_model_set_profile(cg_model* m, int on) { m->profile = on != 0; }
+
+int64_t cg_model_profile(cg_model* m, double* seconds) {
+    const int64_t steps = m->steps;
+    std::memcpy(seconds, m->seconds, sizeof(m->seconds));
+    std::memset(m->seconds, 0, sizeof(m->seconds));
+    m->steps = 0;
+    return steps;
+}
+
+void cg_rms_norm(const cg_ctx* ctx, float* out, const float* x, const float* weight, int rows, int n, float eps) {
+    const BlockOps* ops = block_ops(cg_ctx_isa(ctx));
+    for (int i = 0; i < rows; ++i) ops->rms_norm(out + size_t(i) * n, x + size_t(i) * n, weight, n, eps);
+}
+
+void cg_rotate(const cg_ctx* ctx, float* heads, const float* norm_weight, float eps, const float* cos, const float* sin, int rows,
+               int head_dim, int rotary_dim) {
+    const BlockOps* ops = block_ops(cg_ctx_isa(ctx));
+    const int half = rotary_dim / 2;
+    for (int i = 0; i < rows; ++i)
+        ops->rotate(heads + size_t(i) * head_dim, norm_weight, eps, cos + size_t(i) * half, sin + size_t(i) * half, head_dim, rotary_dim);
+}
+
+int cg_argmax(const cg_ctx* ctx, const float* x, const int32_t* mask, int n) {
+    return block_ops(cg_ctx_isa(ctx))->argmax(x, reinterpret_cast<const uint32_t*>(mask), n);
+}
+
+}  // extern "C"

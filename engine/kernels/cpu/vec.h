@@ -1,0 +1,142 @@
+// Sixteen-lane vectors in the compiler's own vector extension, so that one source serves every instruction set.
+//
+// Every operation is elementwise with a fixed rounding, and sums over lanes use one fixed tree: the result of a row
+// never depends on how many rows are computed together. Files that include this must be compiled with
+// -ffp-contract=off; fused multiply-adds are written out.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
+namespace {
+
+typedef float f16v __attribute__((vector_size(64)));
+typedef int32_t i16v __attribute__((vector_size(64)));
+typedef uint32_t u16v __attribute__((vector_size(64)));
+typedef int8_t b16v __attribute__((vector_size(16)));
+typedef uint16_t h16v __attribute__((vector_size(32)));
+
+#define CG_INLINE static inline __attribute__((always_inline))
+
+template <class V>
+CG_INLINE V load(const void* p) {
+    V v;
+    std::memcpy(&v, p, sizeof(V));
+    return v;
+}
+
+template <class V>
+CG_INLINE void store(void* p, V v) {
+    std::memcpy(p, &v, sizeof(V));
+}
+
+CG_INLINE f16v splat(float x) { return f16v{} + x; }
+CG_INLINE u16v splat_bits(uint32_t x) { return u16v{} + x; }
+
+// a * b + c, rounded once where the machine can, else twice: one choice per instruction set.
+CG_INLINE f16v fma16(f16v a, f16v b, f16v c) {
+#if defined(__AVX512F__)
+    return (f16v)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    f16v r;
+    __m256 x[2], y[2], z[2];
+    std::memcpy(x, &a, 64);
+    std::memcpy(y, &b, 64);
+    std::memcpy(z, &c, 64);
+    z[0] = _mm256_fmadd_ps(x[0], y[0], z[0]);
+    z[1] = _mm256_fmadd_ps(x[1], y[1], z[1]);
+    std::memcpy(&r, z, 64);
+    return r;
+#else
+    return a * b + c;
+#endif
+}
+
+// acc + a.lo * b.lo + a.hi * b.hi on pairs of bfloat16.
+CG_INLINE f16v dot_bf16(f16v acc, u16v a, u16v b) {
+#if defined(__AVX512BF16__)
+    return (f16v)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
+#else
+    const u16v high = splat_bits(0xffff0000u);
+    acc = fma16((f16v)(a << 16), (f16v)(b << 16), acc);
+    return fma16((f16v)(a & high), (f16v)(b & high), acc);
+#endif
+}
+
+CG_INLINE f16v max16(f16v a, f16v b) {
+#if defined(__AVX512F__)
+    return (f16v)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return a > b ? a : b;
+#endif
+}
+
+CG_INLINE float sum_lanes(f16v v) {
+    float x[16];
+    store(x, v);
+    for (int width = 8; width; width /= 2)
+        for (int i = 0; i < width; ++i) x[i] += x[i + width];
+    return x[0];
+}
+
+CG_INLINE float max_lanes(f16v v) {
+    float x[16];
+    store(x, v);
+    for (int width = 8; width; width /= 2)
+        for (int i = 0; i < width; ++i) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
+    return x[0];
+}
+
+// 2^x for x <= 0, relative error below 2e-7; 0 below 2^-126.
+CG_INLINE f16v exp2_16(f16v x) {
+    const f16v magic = splat(12582912.0f);
+    const f16v low = splat(-126.0f);
+    const i16v small = x < low;
+    const f16v clamped = small ? low : x;
+    const f16v shifted = clamped + magic;
+    const f16v f = clamped - (shifted - magic);
+    f16v p = splat(1.5403530e-4f);
+    p = fma16(p, f, splat(1.3333558e-3f));
+    p = fma16(p, f, splat(9.6181291e-3f));
+    p = fma16(p, f, splat(5.5504109e-2f));
+    p = fma16(p, f, splat(2.4022651e-1f));
+    p = fma16(p, f, splat(6.9314718e-1f));
+    p = fma16(p, f, splat(1.0f));
+    const i16v n = (i16v)shifted - (i16v)magic;
+    const f16v r = (f16v)((i16v)p + (n << 23));
+    return small ? splat(0.0f) : r;
+}
+
+CG_INLINE float exp2_1(float x) {
+    float r[16];
+    store(r, exp2_16(splat(x)));
+    return r[0];
+}
+
+// Bits of the nearest bfloat16 (ties to even), still in the high half.
+CG_INLINE u16v round_bf16(f16v x) {
+    const u16v bits = (u16v)x;
+    return (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+}
+
+CG_INLINE uint16_t to_bf16(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+CG_INLINE uint32_t float_bits(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    return bits;
+}
+
+}  // namespace
