@@ -1,0 +1,184 @@
+"""A TextTokenizer over the `tokenizers` library, in which only a template's text can name special tokens."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from engine.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextFacts:
+    """What a model's files say about its text besides the vocabulary.
+
+    prefix_ids, suffix_ids: what add_special_tokens puts around a text. leading_space: a text's very first
+    word is encoded as if a space stood before it (SentencePiece's dummy prefix).
+    """
+
+    chat_template: str | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+    leading_space: bool = False
+
+
+class BPETokenizer:
+    """Encodes with a tokenizer that knows no added tokens; special spellings are split off before it.
+
+    ``build`` makes that tokenizer. It runs on the first encode (or ``warm_up``): a process that only turns
+    ids into text never pays for it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, facts: TextFacts, build: Callable[[], Tokenizer]) -> None:
+        self.vocabulary = vocabulary
+        self._facts = facts
+        self._build = build
+        self._built: Tokenizer | None = None
+        self._build_lock = threading.Lock()
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.vocabulary.tokens)
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        return self.vocabulary.special_ids
+
+    @property
+    def chat_template(self) -> str | None:
+        return self._facts.chat_template
+
+    @property
+    def bos_token(self) -> str | None:
+        return self._spelling(self._facts.bos_id)
+
+    @property
+    def eos_token(self) -> str | None:
+        return self._spelling(self._facts.eos_id)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self._facts.eos_token_ids
+
+    def warm_up(self) -> None:
+        """Build the encoder now."""
+        self._plain()
+
+    def encode(self, text: str, *, guard: str = "", add_special_tokens: bool = False) -> list[int]:
+        pieces = self._split(text, guard)
+        plain = [piece for piece in pieces if isinstance(piece, str)]
+        encoded = iter(self._encode_pieces(plain, first=bool(pieces) and isinstance(pieces[0], str)))
+        ids = list(self._facts.prefix_ids) if add_special_tokens else []
+        for piece in pieces:
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids.extend(next(encoded))
+        if add_special_tokens:
+            ids.extend(self._facts.suffix_ids)
+        return ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        return self._encode_pieces([text], first=True)[0] if text else []
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        text = self.vocabulary.join(ids, skip_special_tokens=skip_special_tokens).decode("utf-8", errors="replace")
+        return text.removeprefix(" ") if self._facts.leading_space else text
+
+    def id_to_bytes(self, token_id: int) -> bytes:
+        return self.vocabulary.id_to_bytes(token_id)
+
+    def _spelling(self, token_id: int | None) -> str | None:
+        if token_id is None or not 0 <= token_id < len(self.vocabulary.tokens):
+            return None
+        return self.vocabulary.tokens[token_id] or None
+
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str] | None:
+        """Longest spelling first, so that the leftmost longest one wins."""
+        spellings = sorted(self.vocabulary.special_ids, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, spellings))) if spellings else None
+
+    @cached_property
+    def _stripping(self) -> Mapping[str, tuple[bool, bool]]:
+        return {token.text: (token.lstrip, token.rstrip) for token in self.vocabulary.specials}
+
+    @cached_property
+    def _special_id_set(self) -> frozenset[int]:
+        return frozenset(self.vocabulary.special_ids.values())
+
+    def _split(self, text: str, guard: str) -> list[str | int]:
+        """Text and special ids in order. A spelling that ``guard`` breaks up does not match; then the guard goes."""
+        pieces: list[str | int] = []
+        at, strip_next = 0, False
+
+        def add_text(piece: str, strip_end: bool) -> None:
+            piece = piece.replace(guard, "") if guard else piece
+            piece = piece.lstrip() if strip_next else piece
+            piece = piece.rstrip() if strip_end else piece
+            if piece:
+                pieces.append(piece)
+
+        pattern = self._special_pattern
+        for match in pattern.finditer(text) if pattern else ():
+            strip_before, strip_after = self._stripping[match[0]]
+            add_text(text[at : match.start()], strip_before)
+            pieces.append(self.vocabulary.special_ids[match[0]])
+            at, strip_next = match.end(), strip_after
+        add_text(text[at:], False)
+        return pieces
+
+    def _encode_pieces(self, pieces: list[str], *, first: bool) -> list[list[int]]:
+        """Ids of each piece. ``first``: the first piece begins the text."""
+        if not pieces:
+            return []
+        if first and self._facts.leading_space and not pieces[0].startswith(" "):
+            pieces = [" " + pieces[0], *pieces[1:]]
+        tokenizer = self._plain()
+        encodings = tokenizer.encode_batch_fast([_encodable(piece) for piece in pieces], add_special_tokens=False)
+        return [self._without_specials(piece, encoding.ids) for piece, encoding in zip(pieces, encodings)]
+
+    def _without_specials(self, piece: str, ids: list[int]) -> list[int]:
+        """``ids``, unless the model itself merged plain text into a special token: then halve those spellings.
+
+        A unigram model, or a BPE model whose vocabulary holds its control tokens, can do that.
+        """
+        if self._special_id_set.isdisjoint(ids) or self._special_pattern is None:
+            return ids
+        parts: list[str] = []
+        at = 0
+        for match in self._special_pattern.finditer(piece):
+            middle = match.start() + max(1, len(match[0]) // 2)
+            parts.append(piece[at:middle])
+            at = middle
+        parts.append(piece[at:])
+        encodings = self._plain().encode_batch_fast(
+            [_encodable(part) for part in parts if part], add_special_tokens=False
+        )
+        flat = [token_id for encoding in encodings for token_id in encoding.ids]
+        return [token_id for token_id in flat if token_id not in self._special_id_set]
+
+    def _plain(self) -> Tokenizer:
+        with self._build_lock:
+            if self._built is None:
+                self._built = self._build()
+            return self._built
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates, which no UTF-8 can carry, become U+FFFD."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", errors="surrogatepass").decode("utf-8", errors="replace")
+    return text

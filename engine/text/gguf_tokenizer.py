@@ -1,0 +1,159 @@
+"""A tokenizer from a GGUF file's metadata: GPT-2 style BPE and SentencePiece BPE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.text.bpe_tokenizer import BPETokenizer, TextFacts
+from engine.text.gguf_metadata import GGUFError, read_metadata
+from engine.text.pre_tokenizers import PRE_TOKENIZERS, apply
+from engine.text.vocabulary import SPM_SPACE, SpecialToken, Vocabulary, turn_end_ids
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_PREFIX = "tokenizer."
+
+
+class TokenType(IntEnum):
+    """``tokenizer.ggml.token_type``."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+def load_gguf_tokenizer(path: str | Path) -> BPETokenizer:
+    """The tokenizer that a GGUF file describes. Raises GGUFError where it is of a kind not known here."""
+    values = read_metadata(path, wanted=lambda key: key.startswith(_PREFIX))
+    return tokenizer_from_metadata(values)
+
+
+def tokenizer_from_metadata(values: dict[str, Any]) -> BPETokenizer:
+    """``values``: the ``tokenizer.*`` keys of a GGUF file, arrays as lists."""
+    model = values.get("tokenizer.ggml.model")
+    tokens = values.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not tokens:
+        raise GGUFError("the file holds no tokenizer (tokenizer.ggml.tokens is missing).")
+    types = values.get("tokenizer.ggml.token_type") or [TokenType.NORMAL] * len(tokens)
+    if len(types) != len(tokens):
+        raise GGUFError("tokenizer.ggml.token_type and tokenizer.ggml.tokens differ in length.")
+    if model == "gpt2":
+        return _byte_level(values, tokens, types)
+    if model == "llama":
+        return _sentencepiece(values, tokens, types)
+    raise GGUFError(f"tokenizer model {model!r} is not supported (gpt2 and llama are).")
+
+
+def _byte_level(values: dict[str, Any], tokens: list[str], types: Sequence[int]) -> BPETokenizer:
+    name = values.get("tokenizer.ggml.pre", "default")
+    rule = PRE_TOKENIZERS.get(name)
+    if rule is None:
+        raise GGUFError(f"pre-tokenizer {name!r} is not known; known are {', '.join(sorted(PRE_TOKENIZERS))}.")
+    if not isinstance(values.get("tokenizer.ggml.merges"), list):
+        raise GGUFError("the file holds no merges (tokenizer.ggml.merges is missing).")
+    vocabulary = Vocabulary(tokens, "byte_level", _specials(tokens, types))
+    build = partial(_build_byte_level, values, tokens, types)
+    return BPETokenizer(vocabulary, _facts(values, vocabulary, rule.add_bos), build)
+
+
+def _build_byte_level(values: dict[str, Any], tokens: list[str], types: Sequence[int]) -> Tokenizer:
+    from tokenizers import Tokenizer, models
+
+    rule = PRE_TOKENIZERS[values.get("tokenizer.ggml.pre", "default")]
+    vocab = {token: index for index, token in enumerate(tokens) if types[index] == TokenType.NORMAL}
+    merges = [_merge(line) for line in values["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE(_with_merge_parts(vocab, merges, tokens), merges))
+    tokenizer.model.ignore_merges = rule.ignore_merges
+    apply(rule, tokenizer)
+    return tokenizer
+
+
+def _with_merge_parts(vocab: dict[str, int], merges: list[tuple[str, str]], tokens: list[str]) -> dict[str, int]:
+    """``vocab``, and any other token that a merge names: the library insists on knowing it."""
+    needed = {part for left, right in merges for part in (left, right, left + right)} - vocab.keys()
+    if needed:
+        vocab.update({token: index for index, token in enumerate(tokens) if token in needed})
+    return vocab
+
+
+def _merge(line: str) -> tuple[str, str]:
+    """One merge rule. Its parts never hold a space, but the first may begin with one in odd files."""
+    left, _, right = line[1:].partition(" ")
+    return line[:1] + left, right
+
+
+def _sentencepiece(values: dict[str, Any], tokens: list[str], types: Sequence[int]) -> BPETokenizer:
+    scores = values.get("tokenizer.ggml.scores")
+    if not isinstance(scores, list) or len(scores) != len(tokens):
+        raise GGUFError("the file holds no scores for its tokens (tokenizer.ggml.scores).")
+    vocabulary = Vocabulary(tokens, "spm", _specials(tokens, types))
+    leading_space = bool(values.get("tokenizer.ggml.add_space_prefix", True))
+    facts = _facts(values, vocabulary, True, leading_space=leading_space)
+    return BPETokenizer(vocabulary, facts, partial(_build_sentencepiece, tokens, types, scores))
+
+
+def _build_sentencepiece(tokens: list[str], types: Sequence[int], scores: Sequence[float]) -> Tokenizer:
+    from tokenizers import Tokenizer, models, normalizers
+
+    ordinary = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNKNOWN)
+    vocab = {token: index for index, token in enumerate(tokens) if types[index] in ordinary}
+    pieces = {token: scores[index] for token, index in vocab.items() if types[index] == TokenType.NORMAL}
+    unknown = next((token for token, index in vocab.items() if types[index] == TokenType.UNKNOWN), None)
+    model = models.BPE(vocab, merges_from_scores(pieces, vocab), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Replace(" ", SPM_SPACE)
+    return tokenizer
+
+
+def merges_from_scores(pieces: dict[str, float], ids: dict[str, int]) -> list[tuple[str, str]]:
+    """BPE merges in the order in which SentencePiece joins pairs: best score first, then the lower ids.
+
+    SentencePiece's BPE keeps no merges; joining the pair whose result scores best is the same thing.
+    """
+    found: list[tuple[float, int, int, str, str]] = []
+    for piece, score in pieces.items():
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in pieces and right in pieces:
+                found.append((-score, ids[left], ids[right], left, right))
+    found.sort()
+    return [(left, right) for *_, left, right in found]
+
+
+def _specials(tokens: list[str], types: Sequence[int]) -> tuple[SpecialToken, ...]:
+    """Control tokens and user-defined markers. Whitespace runs are user-defined in some files, yet are text."""
+    kinds = (TokenType.CONTROL, TokenType.USER_DEFINED)
+    return tuple(
+        SpecialToken(token, index, control=types[index] == TokenType.CONTROL)
+        for index, token in enumerate(tokens)
+        if types[index] in kinds and token and token.strip(" \t\r\n" + SPM_SPACE)
+    )
+
+
+def _facts(values: dict[str, Any], vocabulary: Vocabulary, add_bos: bool, *, leading_space: bool = False) -> TextFacts:
+    def token_id(name: str) -> int | None:
+        value = values.get(f"tokenizer.ggml.{name}_token_id")
+        return value if isinstance(value, int) and 0 <= value < len(vocabulary.tokens) else None
+
+    bos, eos = token_id("bos"), token_id("eos")
+    declared = [found for name in ("eos", "eot", "eom") if (found := token_id(name)) is not None]
+    starts = bos is not None and bool(values.get("tokenizer.ggml.add_bos_token", add_bos))
+    ends = eos is not None and bool(values.get("tokenizer.ggml.add_eos_token", False))
+    template = values.get("tokenizer.chat_template")
+    return TextFacts(
+        chat_template=template if isinstance(template, str) and template else None,
+        bos_id=bos,
+        eos_id=eos,
+        eos_token_ids=turn_end_ids(vocabulary.special_ids, declared),
+        prefix_ids=(bos,) if starts and bos is not None else (),
+        suffix_ids=(eos,) if ends and eos is not None else (),
+        leading_space=leading_space,
+    )
