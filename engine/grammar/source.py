@@ -1,0 +1,128 @@
+"""From a GrammarSpec to llguidance's input, with the limits that hold before any compiler sees client text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from engine.grammar.interface import GrammarError
+from engine.messages import GrammarSpec
+
+MAX_SOURCE_BYTES = 1_000_000
+MAX_REGEX_BYTES = 64_000
+MAX_REGEX_NESTING = 64
+MAX_SCHEMA_DEPTH = 64
+MAX_CHOICES = 4096
+
+
+def _structure(pattern: str) -> Iterator[str]:
+    """The characters of a regex that are syntax: escapes and character classes come as one ``x``."""
+    escaped = in_class = False
+    for char in pattern:
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+            if not in_class:
+                yield "x"
+        elif in_class:
+            in_class = char != "]"
+        elif char == "[":
+            in_class = True
+            yield "x"
+        else:
+            yield char
+
+
+def regex_nesting(pattern: str) -> int:
+    """Deepest nesting of groups in a regex, escapes and character classes respected."""
+    depth = deepest = 0
+    for char in _structure(pattern):
+        if char == "(":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char == ")":
+            depth -= 1
+    return deepest
+
+
+def _repeats_nothing(pattern: str) -> bool:
+    """A quantifier stands where there is nothing to repeat: ``^+``, ``(*``, ``|?``."""
+    before = "|"
+    for char in _structure(pattern):
+        if char in "*+?" and before in "^|(" and not (char == "?" and before == "("):
+            return True
+        before = char
+    return False
+
+
+def check_regex(pattern: str, pointer: str = "") -> None:
+    """Raise GrammarError where a regex is too large or nested too deep to be given to a compiler."""
+    if len(pattern.encode("utf-8", "surrogatepass")) > MAX_REGEX_BYTES:
+        raise GrammarError(f"The regular expression is longer than {MAX_REGEX_BYTES} bytes.", pointer)
+    if regex_nesting(pattern) > MAX_REGEX_NESTING:
+        raise GrammarError(f"The regular expression nests more than {MAX_REGEX_NESTING} groups.", pointer)
+    if _repeats_nothing(pattern):
+        raise GrammarError(f"The regular expression {pattern[:100]!r} repeats nothing.", pointer)
+
+
+def lark_string(text: str) -> str:
+    """A Lark string literal that matches ``text``."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
+
+
+def lark_regex(pattern: str) -> str:
+    """A Lark regex literal: slashes escaped, nothing else touched."""
+    out, escaped = [], False
+    for char in pattern:
+        if char == "/" and not escaped:
+            out.append("\\/")
+        elif char == "\n":
+            out.append("\\n")
+        else:
+            out.append(char)
+        escaped = char == "\\" and not escaped
+    return "/" + "".join(out) + "/"
+
+
+def _choice_lark(source: str) -> str:
+    try:
+        choices = json.loads(source)
+    except ValueError as error:
+        raise GrammarError("A choice needs a list of strings.") from error
+    if not isinstance(choices, list) or not choices or not all(isinstance(item, str) for item in choices):
+        raise GrammarError("A choice needs a list of at least one string.")
+    if len(choices) > MAX_CHOICES:
+        raise GrammarError(f"A choice may list at most {MAX_CHOICES} strings.")
+    return "start: " + " | ".join(lark_string(item) for item in dict.fromkeys(choices))
+
+
+def _ebnf_lark(source: str) -> str:
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if regex_nesting(source) > MAX_REGEX_NESTING:
+        raise GrammarError(f"The grammar nests more than {MAX_REGEX_NESTING} groups.")
+    if ":" not in source:
+        raise GrammarError("The grammar has no rules.")
+    try:
+        return str(any_to_lark(source))
+    except (ValueError, AssertionError, IndexError, KeyError, RecursionError) as error:
+        raise GrammarError(f"The grammar cannot be read: {error}") from error
+
+
+def to_lark(spec: GrammarSpec) -> str:
+    """The Lark text of a spec. Raises GrammarError for what is refused before compiling."""
+    if len(spec.source.encode("utf-8", "surrogatepass")) > MAX_SOURCE_BYTES:
+        raise GrammarError(f"The grammar is longer than {MAX_SOURCE_BYTES} bytes.")
+    match spec.kind:
+        case "lark":
+            return spec.source
+        case "json_schema":
+            return f"start: %json {spec.source}"
+        case "regex":
+            check_regex(spec.source)
+            return "start: " + lark_regex(spec.source)
+        case "choice":
+            return _choice_lark(spec.source)
+        case "ebnf":
+            return _ebnf_lark(spec.source)

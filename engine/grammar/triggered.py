@@ -1,0 +1,137 @@
+"""Grammars that sleep until the text gives them a reason to hold.
+
+``start_after``: asleep until this text (the end of reasoning) was written, then the grammar holds to the end.
+``triggers``: asleep until one of these was written, then the grammar, which begins with the trigger itself,
+holds until it is complete, and sleeps again. White space between a trigger's characters is ignored, so
+``{"name":"f","arguments"`` is met in pretty-printed JSON too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from engine.grammar.interface import TokenBitmask
+from engine.messages import GrammarSpec
+
+TAIL_BYTES = 2048
+HISTORY = 512
+_SPACE = b" \t\r\n"
+
+
+class InnerMatcher(Protocol):
+    def fill_mask(self, mask: TokenBitmask) -> bool: ...
+    def accept(self, token_id: int) -> bool: ...
+    def accept_all(self, token_ids: list[int]) -> bool: ...
+    def rollback(self, count: int) -> None: ...
+    def forced_tokens(self) -> list[int]: ...
+    @property
+    def terminated(self) -> bool: ...
+
+
+def match_backwards(text: bytes, end: int, trigger: bytes) -> int:
+    """Start of ``trigger`` in ``text`` where it ends at ``end``, white space in ``text`` skipped; -1 if not there."""
+    at, want = end - 1, len(trigger) - 1
+    while want >= 0:
+        while at >= 0 and text[at] in _SPACE and text[at] != trigger[want]:
+            at -= 1
+        if at < 0 or text[at] != trigger[want]:
+            return -1
+        at -= 1
+        want -= 1
+    return at + 1
+
+
+class TriggeredMatcher:
+    """A GrammarMatcher around matchers that come and go; see the module's text."""
+
+    def __init__(
+        self,
+        spec: GrammarSpec,
+        id_to_bytes: Sequence[bytes],
+        start: Callable[[], InnerMatcher],
+        tokenize: Callable[[bytes], list[int]],
+    ) -> None:
+        self._id_to_bytes = id_to_bytes
+        self._start = start
+        self._tokenize = tokenize
+        self._start_after = spec.start_after.encode()
+        self._triggers = tuple(trigger.encode() for trigger in spec.triggers)
+        self._last_bytes = frozenset(trigger[-1] for trigger in self._triggers)
+        self._tail = b""
+        self._past_start = not spec.start_after
+        self._inner: InnerMatcher | None = None
+        self._history: deque[tuple[bytes, bool, InnerMatcher | None]] = deque(maxlen=HISTORY)
+
+    def fill_mask(self, mask: TokenBitmask) -> bool:
+        return self._inner.fill_mask(mask) if self._inner is not None else False
+
+    def accept(self, token_id: int) -> bool:
+        before = (self._tail, self._past_start, self._inner)
+        if self._inner is not None:
+            if not self._inner.accept(token_id):
+                return False
+            if self._triggers and self._inner.terminated:
+                self._inner, self._tail = None, b""
+        else:
+            text = self._id_to_bytes[token_id] if token_id < len(self._id_to_bytes) else b""
+            self._read(text)
+        self._history.append(before)
+        return True
+
+    def rollback(self, count: int) -> None:
+        if count <= 0:
+            return
+        for _ in range(count):
+            tail, past_start, inner = self._history.pop()
+            if inner is not None:
+                inner.rollback(1)
+            self._tail, self._past_start, self._inner = tail, past_start, inner
+
+    def forced_tokens(self) -> list[int]:
+        return self._inner.forced_tokens() if self._inner is not None else []
+
+    @property
+    def terminated(self) -> bool:
+        return self._inner is not None and not self._triggers and self._inner.terminated
+
+    def _read(self, text: bytes) -> None:
+        """Take in free text and wake up where it completes the start text or a trigger."""
+        seen = len(self._tail)
+        self._tail += text
+        if not self._past_start:
+            found = self._tail.find(self._start_after, max(0, seen - len(self._start_after) + 1))
+            if found < 0:
+                self._tail = self._tail[-TAIL_BYTES:]
+                return
+            self._past_start = True
+            self._tail = self._tail[found + len(self._start_after) :]
+            seen = 0
+            if not self._triggers:
+                self._wake(self._tail)
+                return
+        for end in range(seen + 1, len(self._tail) + 1):
+            if self._tail[end - 1] in self._last_bytes and self._try_triggers(end):
+                return
+        self._tail = self._tail[-TAIL_BYTES:]
+
+    def _try_triggers(self, end: int) -> bool:
+        for trigger in self._triggers:
+            start = match_backwards(self._tail, end, trigger)
+            if start >= 0 and self._wake(self._tail[start:]):
+                return True
+        return False
+
+    def _wake(self, written: bytes) -> bool:
+        """Start the grammar over what was already written of it; False where that is already outside it."""
+        inner = self._start()
+        if written and not inner.accept_all(self._tokenize(written)):
+            if self._triggers:
+                return False
+            inner = self._start()
+        if self._triggers and inner.terminated:
+            self._tail = b""
+            return True
+        self._inner, self._tail = inner, b""
+        return True

@@ -1,0 +1,186 @@
+"""From what a request may answer to a grammar that is known to compile.
+
+A schema that cannot be compiled is refused with a JSON pointer where the client asked for strictness or the
+schema itself is broken; otherwise it is relaxed, logged, and reported to the client.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from engine.grammar.check import GrammarChecker
+from engine.grammar.interface import GrammarError
+from engine.grammar.source import check_regex
+from engine.messages import GrammarSpec
+from toolcall.constraint_arguments import close_objects
+from toolcall.constraints import ConstraintRequest, build_constraint
+
+logger = logging.getLogger(__name__)
+
+MAX_SCHEMA_DEPTH = 64
+Schema = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Constrained:
+    """The grammar (None: free text) and, for each relaxation, one sentence for the client."""
+
+    spec: GrammarSpec | None
+    relaxations: tuple[str, ...] = ()
+
+
+class UnusableSchema(GrammarError):
+    """``param`` is the request field at fault; ``pointer`` leads into its schema."""
+
+    def __init__(self, param: str, pointer: str, message: str) -> None:
+        super().__init__(f"{param}{pointer}: {message}" if param else message, pointer)
+        self.param = param
+
+
+class Constrainer:
+    """Builds and checks the grammar of one request after another; owns the check worker."""
+
+    def __init__(self, checker: GrammarChecker | None = None) -> None:
+        self._checker = checker or GrammarChecker()
+
+    async def close(self) -> None:
+        await self._checker.close()
+
+    async def constrain(self, request: ConstraintRequest, *, document_strict: bool = False) -> Constrained:
+        """The grammar for ``request``. Raises UnusableSchema where a schema must be refused."""
+        for index, tool in enumerate(request.tools):
+            check_patterns(tool.parameters or {}, f"tools[{index}].function.parameters")
+        if request.document is not None:
+            check_patterns(request.document, "response_format.json_schema.schema")
+        return await self._judged(request, document_strict)
+
+    async def check(self, spec: GrammarSpec, param: str) -> GrammarSpec:
+        """``spec`` as a client wrote it (regex, ebnf, choice, json), where it compiles; else UnusableSchema."""
+        error = await self._error(spec)
+        if error is not None:
+            raise UnusableSchema(param, "", error)
+        return spec
+
+    async def _judged(self, request: ConstraintRequest, document_strict: bool) -> Constrained:
+        notes: list[str] = []
+        tools = []
+        for index, tool in enumerate(request.tools):
+            param = f"tools[{index}].function.parameters"
+            relaxed, free, note = await self._judge(tool.schema(), param, strict=tool.strict)
+            notes += note
+            tools.append(dataclasses.replace(tool, relaxed=relaxed, free=free))
+        request = dataclasses.replace(request, tools=tuple(tools))
+        if request.document is not None:
+            param = "response_format.json_schema.schema"
+            relaxed, free, note = await self._judge(request.document, param, strict=document_strict)
+            notes += note
+            document = {"type": "object"} if free else request.document
+            request = dataclasses.replace(request, document=document, document_relaxed=relaxed)
+        spec = build_constraint(request)
+        if spec is not None and (error := await self._error(spec)) is not None:
+            raise UnusableSchema("tools" if tools else "response_format", "", error)
+        for note_text in notes:
+            logger.warning("schema relaxed: %s", note_text)
+        return Constrained(spec, tuple(notes))
+
+    async def _judge(self, schema: Schema, param: str, *, strict: bool) -> tuple[bool, bool, list[str]]:
+        """(relaxed, free, notes) for one schema alone."""
+        error = await self._error(_schema_spec(schema, lenient=False))
+        if error is None:
+            return False, False, []
+        pointer = locate(schema, error)
+        if strict or is_broken(schema, error):
+            raise UnusableSchema(param, pointer, error)
+        if await self._error(_schema_spec(schema, lenient=True)) is None:
+            return True, False, [f"{param}{pointer} is not enforced: {error}"]
+        return False, True, [f"{param} is not enforced at all: {error}"]
+
+    async def _error(self, spec: GrammarSpec) -> str | None:
+        try:
+            await self._checker.check(spec)
+        except GrammarError as error:
+            return readable(str(error))
+        return None
+
+
+def _schema_spec(schema: Schema, *, lenient: bool) -> GrammarSpec:
+    body = {key: value for key, value in close_objects(schema).items() if key != "x-guidance"}
+    options = {"lenient": True} if lenient else {}
+    return GrammarSpec(kind="json_schema", source=json.dumps({"x-guidance": options, **body}, ensure_ascii=False))
+
+
+def readable(error: str) -> str:
+    """A compiler's message without its position in a grammar that the client never saw."""
+    _, found, rest = error.partition("failed to compile JSON schema: ")
+    return rest if found else error
+
+
+def subschemas(schema: Any, pointer: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every object in a schema with its JSON pointer, depth first. Stops below MAX_SCHEMA_DEPTH."""
+    stack = [(pointer, schema, 0)]
+    while stack:
+        at, node, depth = stack.pop()
+        if depth > MAX_SCHEMA_DEPTH:
+            continue
+        if isinstance(node, Mapping):
+            yield at, node
+            stack += [(f"{at}/{_escape(key)}", value, depth + 1) for key, value in reversed(list(node.items()))]
+        elif isinstance(node, list):
+            stack += [(f"{at}/{index}", value, depth + 1) for index, value in reversed(list(enumerate(node)))]
+
+
+def _escape(key: Any) -> str:
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
+def check_patterns(schema: Schema, param: str) -> None:
+    """Refuse regexes that are too large, too deep or repeat nothing before any compiler sees them."""
+    for pointer, node in subschemas(schema):
+        patterns = {"/pattern": node.get("pattern")} if isinstance(node.get("pattern"), str) else {}
+        keyed = node.get("patternProperties")
+        if isinstance(keyed, Mapping):
+            patterns |= {f"/patternProperties/{_escape(key)}": key for key in keyed}
+        for at, pattern in patterns.items():
+            try:
+                check_regex(str(pattern))
+            except GrammarError as error:
+                raise UnusableSchema(param, pointer + at, str(error)) from None
+
+
+def is_broken(schema: Schema, error: str) -> bool:
+    """The schema is wrong in itself, not just beyond the compiler: nothing satisfies it, or a regex is malformed."""
+    if "nsatisfiable" in error or "too complex" in error:
+        return True
+    return "regex" in error and not all(_is_regex(pattern) for pattern in _patterns(schema))
+
+
+def _patterns(schema: Schema) -> Iterator[str]:
+    for _, node in subschemas(schema):
+        if isinstance(node.get("pattern"), str):
+            yield node["pattern"]
+        if isinstance(node.get("patternProperties"), Mapping):
+            yield from node["patternProperties"]
+
+
+def _is_regex(pattern: str) -> bool:
+    """A second judge, who knows look-around, which the grammar compiler does not."""
+    try:
+        re.compile(re.sub(r"\\[pP]\{[^}]*\}", "x", pattern))
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def locate(schema: Schema, error: str) -> str:
+    """The pointer of the first place that a compiler's message names a keyword or pattern of; "" if none."""
+    for pointer, node in subschemas(schema):
+        for key, value in node.items():
+            quoted = key in ("pattern", "format", "type") and isinstance(value, str) and value in error
+            if quoted or f'"{key}"' in error:
+                return f"{pointer}/{_escape(key)}"
+    return ""

@@ -1,0 +1,180 @@
+"""Grammars for tool calls and documents: what a model may write, in the format that it was trained on.
+
+``build_constraint`` turns the declared tools, the tool choice and the response format into one GrammarSpec
+(Lark in llguidance's dialect). Forced calls use the format's canonical spacing, which leaves most tokens
+without a choice; in ``auto`` the text is free until a call opens, and white space inside it is free too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.messages import GrammarSpec
+from toolcall.constraint_arguments import Rules, close_objects, json_rule, lark_text, tagged_rule
+from toolcall.constraint_styles import FALLBACK, STYLES, CallStyle
+
+Schema = Mapping[str, Any]
+Policy = Literal["on", "strict-only", "off"]
+Reasoning = Literal["none", "open", "optional"]
+
+MAX_BARE_TRIGGERS = 64
+NO_PARAMETERS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
+GENERIC_TRIGGERS = ("", "[")
+"""Triggers that ordinary text writes too: with them a call opens only at a declared tool's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstrainedTool:
+    """A declared tool. relaxed: its schema cannot be compiled as it is, unknown keywords are ignored.
+    free: its schema cannot be used at all, the arguments are any JSON object."""
+
+    name: str
+    parameters: Schema | None = None
+    strict: bool = False
+    relaxed: bool = False
+    free: bool = False
+
+    def schema(self) -> Schema:
+        """The schema that the grammar enforces; a subset of what the client's allows."""
+        if self.free:
+            return {"type": "object"}
+        return close_objects(self.parameters) if self.parameters else NO_PARAMETERS
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintRequest:
+    """What one request may answer.
+
+    format: canonical name of the tool-call format. document: the response format's JSON schema, None for
+    free text. reasoning: ``open`` where the prompt ends inside reasoning, ``optional`` where the model may
+    open it itself; the grammar begins after it. reasoning_markers: its (start, end) texts.
+    """
+
+    format: str
+    tools: Sequence[ConstrainedTool] = ()
+    choice: Literal["auto", "required"] = "auto"
+    parallel: bool = True
+    document: Schema | None = None
+    document_relaxed: bool = False
+    reasoning: Reasoning = "none"
+    reasoning_markers: tuple[str, str] = ("<think>", "</think>")
+    policy: Policy = "on"
+    rescue: bool = True
+
+
+def build_constraint(request: ConstraintRequest) -> GrammarSpec | None:
+    """The grammar for a request, None where its text is wholly free.
+
+    Raises nothing: schemas that no backend compiles are found by compiling (engine.grammar.check), after
+    which the caller marks tools ``relaxed`` or ``free`` and builds again, or refuses.
+    """
+    tools = _constrained(request)
+    if request.document is None and not tools:
+        return None
+    style = STYLES.get(request.format, FALLBACK)
+    if request.choice == "auto" and request.document is None:
+        return _triggered(request, style, tools)
+    return _forced(request, style, tools)
+
+
+def _constrained(request: ConstraintRequest) -> Sequence[ConstrainedTool]:
+    if request.choice == "required" or request.policy == "on":
+        return request.tools
+    if request.policy == "strict-only" and any(tool.strict for tool in request.tools):
+        return [tool if tool.strict else _freed(tool) for tool in request.tools]
+    return ()
+
+
+def _freed(tool: ConstrainedTool) -> ConstrainedTool:
+    return ConstrainedTool(tool.name, tool.parameters, free=True)
+
+
+def _forced(request: ConstraintRequest, style: CallStyle, tools: Sequence[ConstrainedTool]) -> GrammarSpec:
+    builder = _Builder(style, flexible=False)
+    bodies = []
+    if tools:
+        bodies.append(builder.calls(tools, many=request.parallel and not style.single))
+    if request.document is not None:
+        bodies.append(builder.document(request.document, request.document_relaxed))
+    start = "(" + " | ".join(bodies) + ")"
+    if style.thought is not None:
+        start = f"{builder.thought(*style.thought)}? {start}"
+    elif request.reasoning == "optional":
+        start = f"({builder.thought(*request.reasoning_markers)} LAYOUT?)? {start}"
+    elif request.reasoning == "open":
+        start = f"LAYOUT? {start}"
+    open_end = request.reasoning_markers[1] if request.reasoning == "open" and style.thought is None else ""
+    return GrammarSpec(kind="lark", source=builder.source(start), start_after=open_end)
+
+
+def _triggered(request: ConstraintRequest, style: CallStyle, tools: Sequence[ConstrainedTool]) -> GrammarSpec:
+    builder = _Builder(style, flexible=True)
+    many = request.parallel and bool(style.opening or style.closing)
+    bodies = [builder.calls(tools, many=many)]
+    triggers = [style.trigger]
+    if style.trigger in GENERIC_TRIGGERS:
+        triggers = [style.opening + _head(style, tool.name) for tool in tools[:MAX_BARE_TRIGGERS]]
+    if request.rescue and len(tools) <= MAX_BARE_TRIGGERS:
+        bodies.append(builder.bare(tools))
+        triggers += [f'{{"name":"{tool.name}","{key}"' for tool in tools for key in ("arguments", "parameters")]
+    open_end = request.reasoning_markers[1] if request.reasoning == "open" and style.thought is None else ""
+    squeezed = tuple(dict.fromkeys("".join(trigger.split()) for trigger in triggers))
+    return GrammarSpec(kind="lark", source=builder.source(" | ".join(bodies)), triggers=squeezed, start_after=open_end)
+
+
+def _head(style: CallStyle, name: str) -> str:
+    """The literal text of a call up to and with what follows its name, before the arguments."""
+    return style.call.split("{args}", 1)[0].replace("{name}", name).rstrip()
+
+
+@dataclass(slots=True)
+class _Builder:
+    style: CallStyle
+    flexible: bool
+    rules: Rules = field(default_factory=Rules)
+
+    def source(self, start: str) -> str:
+        return self.rules.text(start)
+
+    def literal(self, text: str) -> str:
+        return lark_text(text, flexible=self.flexible, is_json='"name"' in self.style.call)
+
+    def calls(self, tools: Sequence[ConstrainedTool], *, many: bool) -> str:
+        style = self.style
+        call = self.rules.add("call", " | ".join(self._call(style, tool) for tool in tools))
+        repeated = f"{call} ({self.literal(style.separator)} {call})*" if many else call
+        parts = (self.literal(style.opening), repeated, self.literal(style.closing))
+        return self.rules.add("calls", " ".join(part for part in parts if part))
+
+    def bare(self, tools: Sequence[ConstrainedTool]) -> str:
+        """A call as a bare JSON object, the way models write it that forget their format."""
+        names = []
+        for tool in tools:
+            arguments = json_rule(self.rules, tool.schema(), flexible=True, lenient=tool.relaxed)
+            names.append(f'{json.dumps(json.dumps(tool.name))} WS? "," WS? KEY WS? ":" WS? {arguments}')
+        body = self.rules.add("named", " | ".join(names))
+        self.rules.terminal("KEY", '"\\"arguments\\"" | "\\"parameters\\""')
+        return self.rules.add("bare", f'"{{" WS? "\\"name\\"" WS? ":" WS? {body} WS? "}}"')
+
+    def document(self, schema: Schema, relaxed: bool) -> str:
+        return json_rule(self.rules, schema, flexible=self.flexible, lenient=relaxed)
+
+    def thought(self, start: str, end: str) -> str:
+        return self.rules.add("thought[lazy]", f"{json.dumps(start)} /(?s:.*)/ {json.dumps(end)}")
+
+    def _call(self, style: CallStyle, tool: ConstrainedTool) -> str:
+        head, tail = style.call.replace("{name}", tool.name).split("{args}", 1)
+        parts = [self._numbered(head), self._arguments(style, tool), self._numbered(tail)]
+        return self.rules.add("tool", " ".join(part for part in parts if part))
+
+    def _numbered(self, text: str) -> str:
+        pieces = [self.literal(piece) for piece in text.split("{index}")]
+        return " INDEX ".join(pieces)
+
+    def _arguments(self, style: CallStyle, tool: ConstrainedTool) -> str:
+        if style.arguments is None:
+            return json_rule(self.rules, tool.schema(), flexible=self.flexible, lenient=tool.relaxed)
+        return tagged_rule(self.rules, style.arguments, tool.schema(), lenient=tool.relaxed)
