@@ -31,8 +31,8 @@ struct Layer {
 
 struct AttentionTask {
     int32_t row, kv_head, first_token, num_tokens, block_begin, block_end;
-    int32_t partial;  // index of its state in `partials`, or -1: finishes by itself
-    int32_t partials; // first part: how many parts follow each other, else 0
+    int32_t partial;   // index in `partials` of its first block's state, or -1: finishes by itself
+    int32_t partials;  // first part of a row: how many block states of the row follow each other, else 0
     int64_t cost;
 };
 
@@ -200,13 +200,20 @@ void run_task(Walk& w, int layer, const AttentionTask& task, AttentionScratch* s
     if (m.fused && task.block_begin == 0) rotate_and_write(w, layer, task.first_token, task.kv_head);
     const KvView view{&m.layout, m.pool, b.page_table + size_t(task.row) * b.pages_per_row, layer};
     const int group = c.num_heads / c.num_kv_heads;
-    float* state = task.partial < 0 ? own_state : m.partials.as<float>() + size_t(task.partial) * group * w.s->state_stride;
-    m.ops->attend(m.geometry, view, scratch, task.kv_head, heads_of(m, task.first_token, task.kv_head).q, q_stride, task.num_tokens,
-                  b.positions[task.first_token], task.block_begin, task.block_end, state);
+    const auto attend = [&](int begin, int end, float* state) {
+        m.ops->attend(m.geometry, view, scratch, task.kv_head, heads_of(m, task.first_token, task.kv_head).q, q_stride,
+                      task.num_tokens, b.positions[task.first_token], begin, end, state);
+    };
     if (task.partial < 0) {
+        attend(task.block_begin, task.block_end, own_state);
         const size_t width = size_t(c.num_heads) * c.head_dim;
-        m.ops->finish(m.geometry, state, task.num_tokens, m.attention.as<float>() + task.first_token * width, width, task.kv_head);
+        m.ops->finish(m.geometry, own_state, task.num_tokens, m.attention.as<float>() + task.first_token * width, width, task.kv_head);
+        return;
     }
+    // One state per block, merged later one by one in order: the same sums as a task that runs through the blocks.
+    const size_t block_floats = size_t(c.num_heads / c.num_kv_heads) * w.s->state_stride;
+    float* state = m.partials.as<float>() + task.partial * block_floats;
+    for (int block = task.block_begin; block < task.block_end; ++block, state += block_floats) attend(block, block + 1, state);
 }
 
 void merge_parts(Walk& w) {
@@ -425,9 +432,9 @@ void plan(cg_model& m, const cg_batch& b) {
                 const int parts = int((row_blocks + share - 1) / share);
                 for (int p = 0; p < parts; ++p) {
                     const int from = row_blocks * p / parts, to = row_blocks * (p + 1) / parts;
-                    m.tasks.push_back({r, h, begin, 1, from, to, partials + p, p == 0 ? parts : 0, to - from});
+                    m.tasks.push_back({r, h, begin, 1, from, to, partials + from, p == 0 ? row_blocks : 0, to - from});
                 }
-                partials += parts;
+                partials += row_blocks;
                 m.split = true;
                 continue;
             }

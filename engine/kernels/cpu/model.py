@@ -1,0 +1,213 @@
+"""ctypes door to the composed decoder (model.h): shapes and types are checked here, arithmetic is in C."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_void_p
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.executor.forward_batch import ForwardBatch
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+
+KV_TYPES: Final = {"float32": 0, "bfloat16": 1, "int8": 2}
+PROFILE_OPS: Final = ("embed", "norm", "qkv", "attention", "out", "gate_up", "down", "head", "argmax")
+_ERRORS: Final = {1: "an argument is out of range", 2: "out of memory", 3: "not supported"}
+
+
+class NativeModelError(RuntimeError):
+    """The native kernels refused a call; the message says which and why."""
+
+
+class CModelConfig(Structure):
+    """cg_model_config."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim")),
+        *((name, c_int32) for name in ("rotary_dim", "intermediate_size", "vocab_size")),
+        *((name, c_float) for name in ("rms_eps", "score_scale", "rope_attention", "embedding_scale")),
+    )
+
+
+class _Batch(Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("rows", "tokens", "pages_per_row", "num_logits")),
+        *((name, c_void_p) for name in ("input_ids", "positions", "cu_seqlens", "seq_lens", "page_table")),
+        *((name, c_void_p) for name in ("slot_mapping", "logits_index")),
+    )
+
+
+class _Output(Structure):
+    _fields_ = (
+        ("logits", POINTER(c_float)),
+        ("mask", c_void_p),
+        ("masked", c_void_p),
+        ("argmax", c_void_p),
+        ("hidden", c_void_p),
+    )
+
+
+def declare(lib: ctypes.CDLL) -> None:
+    """Argument and result types of every function of model.h."""
+    pointer, integer = c_void_p, c_int
+    table: dict[str, tuple[Any, list[Any]]] = {
+        "cg_model_create": (pointer, [pointer, pointer, pointer]),
+        "cg_model_destroy": (None, [pointer]),
+        "cg_model_set_layer": (integer, [pointer, integer, pointer, pointer, pointer, pointer, pointer]),
+        "cg_model_set_embedding": (integer, [pointer, integer, pointer, pointer, pointer]),
+        "cg_model_set_kv": (integer, [pointer, integer, integer, integer]),
+        "cg_kv_page_bytes": (c_size_t, [pointer, integer, integer]),
+        "cg_model_copy_page": (integer, [pointer, integer, integer]),
+        "cg_model_forward": (integer, [pointer, pointer, pointer]),
+        "cg_model_head": (integer, [pointer, pointer, integer, pointer]),
+        "cg_model_set_profile": (None, [pointer, integer]),
+        "cg_model_profile": (c_int64, [pointer, pointer]),
+        "cg_model_attention": (integer, [pointer, integer, pointer, pointer, pointer]),
+        "cg_rms_norm": (None, [pointer, pointer, pointer, pointer, integer, integer, c_float]),
+        "cg_rotate": (None, [pointer, pointer, pointer, c_float, pointer, pointer, integer, integer, integer]),
+        "cg_argmax": (integer, [pointer, pointer, pointer, integer]),
+    }
+    for name, (result, arguments) in table.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def address(array: npt.NDArray[Any] | None) -> int | None:
+    """Where the array's data lies; it must be C-contiguous and outlive the call."""
+    if array is None:
+        return None
+    if not array.flags.c_contiguous:
+        raise ValueError("the kernels need C-contiguous arrays")
+    return array.ctypes.data
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise NativeModelError(f"{what}: {_ERRORS.get(code, f'error {code}')}")
+
+
+class NativeModel:
+    """One decoder: borrowed linears, own KV memory, one C call per step. Not thread-safe.
+
+    ``context`` is a cg_ctx, ``linears`` and raw embeddings must outlive the model; ``keep`` holds whatever owns them.
+    """
+
+    def __init__(self, lib: ctypes.CDLL, context: int, config: CModelConfig, inv_freq: FloatArray) -> None:
+        declare(lib)
+        self._lib = lib
+        self.config = config
+        self.keep: list[object] = []
+        inv_freq = np.ascontiguousarray(inv_freq, np.float32)
+        if inv_freq.shape != (config.rotary_dim // 2,):
+            raise ValueError(f"inv_freq has shape {inv_freq.shape}, expected ({config.rotary_dim // 2},)")
+        self._model: int | None = lib.cg_model_create(context, byref(config), address(inv_freq))
+        if not self._model:
+            raise NativeModelError("the native kernels do not support these dimensions")
+
+    def close(self) -> None:
+        """Free the KV memory. Linears and the context are the caller's."""
+        if self._model:
+            self._lib.cg_model_destroy(self._model)
+            self._model = None
+            self.keep.clear()
+
+    def set_layer(self, layer: int, norms: Sequence[FloatArray | None], linears: Sequence[int]) -> None:
+        """``norms``: attention, ffn, q, k (the last two may be None); ``linears``: qkv, out, gate_up, down handles."""
+        widths = (self.config.hidden_size, self.config.hidden_size, self.config.head_dim, self.config.head_dim)
+        for norm, width in zip(norms, widths, strict=True):
+            if norm is not None and (norm.dtype != np.float32 or norm.shape != (width,)):
+                raise ValueError(f"a norm has {norm.dtype} {norm.shape}, expected float32 ({width},)")
+        handles = (c_void_p * 4)(*linears)
+        _check(self._lib.cg_model_set_layer(self._model, layer, *map(address, norms), handles), f"layer {layer}")
+
+    def set_embedding(self, fmt: int, raw: npt.NDArray[np.uint8], final_norm: FloatArray, head: int) -> None:
+        """``raw``: [vocab, bytes per row] in GGUF type ``fmt``; ``head``: a linear handle [vocab, hidden]."""
+        self.keep.append(raw)
+        _check(self._lib.cg_model_set_embedding(self._model, fmt, address(raw), address(final_norm), head), "embedding")
+
+    def page_bytes(self, page_size: int, kv_type: str) -> int:
+        """KV memory of one page over all layers."""
+        return int(self._lib.cg_kv_page_bytes(byref(self.config), page_size, KV_TYPES[kv_type]))
+
+    def set_kv(self, num_pages: int, page_size: int, kv_type: str) -> None:
+        """Reserve address space for the pages; memory is taken as they are first written."""
+        _check(self._lib.cg_model_set_kv(self._model, num_pages, page_size, KV_TYPES[kv_type]), "KV memory")
+
+    def copy_page(self, source: int, target: int) -> None:
+        _check(self._lib.cg_model_copy_page(self._model, source, target), f"copy of page {source} to {target}")
+
+    def forward(
+        self,
+        batch: ForwardBatch,
+        *,
+        argmax: IntArray | None = None,
+        mask: IntArray | None = None,
+        masked: npt.NDArray[np.uint8] | None = None,
+        hidden: FloatArray | None = None,
+    ) -> FloatArray:
+        """One step; returns logits [L, vocab] float32, a view that the next step overwrites.
+
+        argmax: [L] int32, filled with each row's best allowed token (lowest id of equals; -1 where nothing compares).
+        mask: [L, ceil(vocab / 32)] int32 allowed tokens for argmax; masked: [L] uint8, 1 where the mask row counts.
+        hidden: [T, hidden] float32, filled with the states after the final norm.
+        Raises NativeModelError for ids, positions or pages out of range, with nothing written.
+        """
+        count = len(batch.logits_index)
+        c_batch, held = _c_batch(batch)
+        if argmax is not None and (argmax.shape != (count,) or argmax.dtype != np.int32):
+            raise ValueError("argmax must be int32 [L]")
+        if mask is not None and (mask.shape != (count, -(-self.config.vocab_size // 32)) or mask.dtype != np.int32):
+            raise ValueError("mask must be int32 [L, ceil(vocab / 32)]")
+        if masked is not None and (masked.shape != (count,) or masked.dtype != np.uint8):
+            raise ValueError("masked must be uint8 [L]")
+        if hidden is not None and (hidden.shape != (len(held[0]), self.config.hidden_size) or hidden.dtype != np.float32):
+            raise ValueError("hidden must be float32 [T, hidden]")
+        output = _Output(None, address(mask), address(masked), address(argmax), address(hidden))
+        _check(self._lib.cg_model_forward(self._model, byref(c_batch), byref(output)), "forward")
+        if count == 0:
+            return np.empty((0, self.config.vocab_size), np.float32)
+        return np.ctypeslib.as_array(output.logits, (count, self.config.vocab_size))
+
+    def attention(self, layer: int, batch: ForwardBatch, qkv: FloatArray) -> FloatArray:
+        """Rotary, KV write and attention of one layer: qkv [T, (heads + 2 kv_heads) * head_dim] -> [T, heads * head_dim]."""
+        c, (c_batch, held) = self.config, _c_batch(batch)
+        if qkv.shape != (len(held[0]), (c.num_heads + 2 * c.num_kv_heads) * c.head_dim) or qkv.dtype != np.float32:
+            raise ValueError(f"qkv is {qkv.dtype} {qkv.shape}")
+        out = np.empty((len(qkv), c.num_heads * c.head_dim), np.float32)
+        _check(self._lib.cg_model_attention(self._model, layer, byref(c_batch), address(qkv), address(out)), "attention")
+        return out
+
+    def head(self, hidden: FloatArray) -> FloatArray:
+        """Logits [n, vocab] of hidden states [n, hidden] after the final norm."""
+        out = np.empty((len(hidden), self.config.vocab_size), np.float32)
+        _check(self._lib.cg_model_head(self._model, address(hidden), len(hidden), address(out)), "head")
+        return out
+
+    def profile(self, on: bool) -> None:
+        self._lib.cg_model_set_profile(self._model, int(on))
+
+    def profile_seconds(self) -> tuple[int, dict[str, float]]:
+        """Steps and seconds per kind of operation on the first thread, since the last call."""
+        seconds = (c_double * len(PROFILE_OPS))()
+        steps = int(self._lib.cg_model_profile(self._model, seconds))
+        return steps, dict(zip(PROFILE_OPS, seconds, strict=True))
+
+
+def _c_batch(batch: ForwardBatch) -> tuple[_Batch, tuple[IntArray, ...]]:
+    names = ("input_ids", "positions", "cu_seqlens", "seq_lens", "page_table", "slot_mapping", "logits_index")
+    held = tuple(np.ascontiguousarray(getattr(batch, name), np.int32) for name in names)
+    rows, tokens = len(held[3]), len(held[0])
+    if len(held[1]) != tokens or len(held[5]) != tokens or len(held[2]) != rows + 1 or held[4].shape[:1] != (rows,):
+        raise ValueError("the arrays of the batch do not belong together")
+    pages = held[4].shape[1] if held[4].ndim == 2 else 0
+    return _Batch(rows, tokens, pages, len(held[6]), *map(address, held)), held
+
+
+def as_bytes(pointer: int, size: int) -> npt.NDArray[np.uint8]:
+    """A view of ``size`` bytes at a C address."""
+    return np.ctypeslib.as_array(ctypes.cast(pointer, POINTER(c_uint8)), (size,))
