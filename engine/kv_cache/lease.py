@@ -17,13 +17,13 @@ class Lease:
     """The pages of one sequence in order. Only KVCacheManager changes it.
 
     pages: page ids; page ``i`` holds positions ``i * page_size .. (i + 1) * page_size - 1``.
-    node: the radix node of page ``num_committed - 1`` (the namespace's root where nothing is committed).
+    node: the radix node of page ``num_committed - 1``; None where nothing is committed.
     num_committed: leading pages that the radix cache knows; the lease holds a reference on each of them.
     """
 
     __slots__ = ("_table", "node", "num_committed", "pages", "released", "tenant")
 
-    def __init__(self, tenant: str, node: RadixNode, pages: list[int]) -> None:
+    def __init__(self, tenant: str, node: RadixNode | None, pages: list[int]) -> None:
         self.tenant = tenant
         self.node = node
         self.num_committed = 0

@@ -22,6 +22,7 @@ class Req:
     tokens: prompt, then output. prompt_len: how many of them are prompt. num_computed: leading tokens whose KV
     is in the pages of ``lease``. max_len: ``len(tokens)`` at which the request ends with ``length``.
     arrival: the scheduler's logical clock at ``add``; ``order`` sorts by priority, then arrival.
+    num_sent: output tokens delivered so far.
     sampling: None for an embedding request. cached_tokens: prefix found in the cache at first admission.
     """
 
@@ -36,6 +37,7 @@ class Req:
         "lease",
         "max_len",
         "num_computed",
+        "num_sent",
         "order",
         "preemptions",
         "prompt_len",
@@ -64,6 +66,7 @@ class Req:
         self.prompt_rows: list[TokenLogprob] = []
         self.embed_sum: list[float] = []
         self.num_computed = 0
+        self.num_sent = 0
         self.lease: Lease | None = None
         self.cached_tokens = -1
         self.preemptions = 0

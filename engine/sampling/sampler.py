@@ -1,0 +1,166 @@
+"""Logits in, token ids out: one walk per row, the same with and without drafts."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.executor.executor import RowOutput
+from engine.messages import TokenLogprob, TopLogprob
+from engine.sampling.draw import draw
+from engine.sampling.rng import uniform
+from engine.sampling.state import SamplingState
+from engine.sampling.topk import top_indices
+
+if TYPE_CHECKING:
+    from engine.grammar.interface import GrammarMatcher, TokenBitmask
+    from engine.scheduler.batch import BatchRow, ScheduleBatch
+
+FloatArray = npt.NDArray[np.float32]
+logger = logging.getLogger(__name__)
+
+MIN_LOGPROB = -9999.0
+"""What OpenAI reports for a token that has no probability to speak of; keeps JSON finite (RELIABILITY H76)."""
+NOTHING = RowOutput()
+
+
+class RowFault(Exception):
+    """This row cannot be sampled. The message is safe to show to a client."""
+
+
+class Sampler:
+    """Samples every row of a step. A row's result depends on its logits, its request and its position alone."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self._words = -(-vocab_size // 32)
+
+    def prepare(self, batch: ScheduleBatch) -> None:
+        """Make the grammar masks of a step's first positions, to be called while the model computes. Optional."""
+        for row in batch.rows:
+            grammar, state = row.req.grammar, row.req.sampling
+            if row.samples and grammar is not None and state is not None and state.prepared is False:
+                try:
+                    state.prepared = self._mask(grammar)
+                except Exception:
+                    state.prepared = False  # sample() meets the same fault where it can be answered
+
+    def sample(
+        self, logits: FloatArray, batch: ScheduleBatch, best: npt.NDArray[np.integer] | None = None
+    ) -> tuple[RowOutput, ...]:
+        """One RowOutput per row.
+
+        logits: float32 [L, V], the rows of ``ForwardBatch.logits_index``; not changed. best: [L] argmax of each
+        row where the caller has it already (NaN must win, as in numpy). A row that cannot be sampled carries
+        ``error``; the others are not affected.
+        """
+        outputs: list[RowOutput] = []
+        offset = 0
+        for row in batch.rows:
+            count = row.num_logits
+            if count == 0:
+                outputs.append(NOTHING)
+                continue
+            known = None if best is None else best[offset : offset + count]
+            outputs.append(self._guarded(row, logits[offset : offset + count], known))
+            offset += count
+        return tuple(outputs)
+
+    def _guarded(self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None) -> RowOutput:
+        try:
+            return self._sample_row(row, block, best)
+        except RowFault as fault:
+            return RowOutput(error=str(fault))
+        except Exception:
+            logger.exception("sampling failed for request %s", row.req.rid)
+            return RowOutput(error="The request failed while its next token was chosen.")
+
+    def _sample_row(self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None) -> RowOutput:
+        prompt = self._prompt_logprobs(row, block) if row.req.wants_prompt_logits else ()
+        if not row.samples:
+            return RowOutput(prompt_logprobs=prompt)
+        tail = len(block) - 1 - len(row.draft)
+        tokens, logprobs = self._walk(row, block[tail:], None if best is None else best[tail:])
+        return RowOutput(token_ids=tokens, logprobs=logprobs, prompt_logprobs=prompt)
+
+    def _walk(
+        self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None
+    ) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
+        """Sample position after position while the draft guessed right: the same tokens as one at a time."""
+        req, draft = row.req, row.draft
+        state, grammar = req.sampling, req.grammar
+        assert state is not None
+        tokens: list[int] = []
+        logprobs: list[TokenLogprob] = []
+        position, written = len(req.tokens), req.num_output
+        for index in range(len(draft) + 1):
+            logits = block[index]
+            if state.plain and grammar is None and written + index >= state.min_tokens:
+                token = _finite_argmax(logits, None if best is None else int(best[index]))
+            else:
+                token = self._choose(logits, state, grammar, position + index, written + index)
+            tokens.append(token)
+            state.observe(token)
+            if state.logprobs:
+                logprobs.append(token_logprob(logits, token, state.top_logprobs))
+            if grammar is not None and not grammar.accept(token) and token not in state.stop_ids:
+                raise RowFault("The grammar does not allow any token that the model can write here.")
+            if index < len(draft) and (token != draft[index] or token in state.stop_ids):
+                break
+        return tuple(tokens), tuple(logprobs)
+
+    def _choose(
+        self, logits: FloatArray, state: SamplingState, grammar: GrammarMatcher | None, position: int, num_output: int
+    ) -> int:
+        if not np.isfinite(logits.max()):
+            raise RowFault("The model produced numbers that are not finite.")
+        row = logits.copy()
+        state.modify(row, num_output)
+        if grammar is not None:
+            prepared, state.prepared = state.prepared, False
+            mask = self._mask(grammar) if isinstance(prepared, bool) else prepared
+            if mask is not None:
+                allowed = np.unpackbits(mask.view(np.uint8), bitorder="little", count=len(row))
+                np.copyto(row, np.float32(-np.inf), where=allowed == 0)
+        if state.greedy:
+            return _finite_argmax(row, None)
+        if not np.isfinite(row.max()):
+            raise RowFault("No token is allowed here.")
+        u = uniform(state.seed, position)
+        return draw(row, u, temperature=state.temperature, top_k=state.top_k, top_p=state.top_p, min_p=state.min_p)
+
+    def _mask(self, grammar: GrammarMatcher) -> TokenBitmask | None:
+        mask = np.zeros(self._words, np.int32)
+        return mask if grammar.fill_mask(mask) else None
+
+    def _prompt_logprobs(self, row: BatchRow, block: FloatArray) -> tuple[TokenLogprob, ...]:
+        req, state = row.req, row.req.sampling
+        assert state is not None
+        last = min(row.known_end, req.prompt_len - 1)
+        targets = req.tokens[row.start + 1 : last + 1]
+        return tuple(token_logprob(block[i], token, state.top_logprobs) for i, token in enumerate(targets))
+
+
+def _finite_argmax(row: FloatArray, best: int | None) -> int:
+    """The first largest entry. A NaN anywhere wins the argmax, so one look at the winner finds it."""
+    token = int(row.argmax()) if best is None else best
+    if not np.isfinite(row[token]):
+        raise RowFault("The model produced numbers that are not finite, or no token is allowed here.")
+    return token
+
+
+def token_logprob(logits: FloatArray, token: int, top: int) -> TokenLogprob:
+    """log softmax of the unmodified logits (temperature 1, before penalties, bias and masks), as OpenAI and vLLM
+    report it; finite, never below MIN_LOGPROB."""
+    maximum = float(logits.max())
+    norm = maximum + float(np.log(np.exp(logits - np.float32(maximum)).sum(dtype=np.float64)))
+    best = top_indices(logits, top) if top else ()
+    alternatives = tuple(TopLogprob(int(i), _bounded(float(logits[i]) - norm)) for i in best)
+    return TokenLogprob(token, _bounded(float(logits[token]) - norm), alternatives)
+
+
+def _bounded(logprob: float) -> float:
+    return min(0.0, max(logprob, MIN_LOGPROB)) if logprob == logprob else MIN_LOGPROB

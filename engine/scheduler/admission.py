@@ -1,0 +1,88 @@
+"""From a message to a Req: the engine's own check of everything that a request says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine.grammar.interface import GrammarBackend, GrammarError
+from engine.messages import EmbedReqInput, FinishReason, TokenizedGenerateReqInput
+from engine.sampling.state import SamplingState
+from engine.sampling_params import InvalidParam, validate_sampling_params
+from engine.scheduler.req import Req
+from engine.speculative.ngram import NgramDrafter
+
+
+class Rejected(Exception):
+    """The request ends before it starts. ``reason`` is what the client is told."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.reason = FinishReason(type="error", message=message, status=status)
+
+
+class Admitter:
+    """Builds requests. ``context`` is the longest sequence, prompt and output, that this engine can hold."""
+
+    def __init__(
+        self,
+        *,
+        context: int,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        grammar: GrammarBackend | None,
+        num_draft_tokens: int,
+        random_seed: Callable[[], int],
+    ) -> None:
+        self.context = context
+        self._vocab_size = vocab_size
+        self._eos = tuple(eos_token_ids)
+        self._grammar = grammar
+        self._num_draft_tokens = num_draft_tokens
+        self._random_seed = random_seed
+
+    def generate(self, message: TokenizedGenerateReqInput, arrival: int) -> Req:
+        """Raises Rejected; any other exception is this request's 500."""
+        params = message.sampling
+        tokens = self._tokens(message.input_ids, room=1)
+        try:
+            validate_sampling_params(params, self._vocab_size)
+        except InvalidParam as error:
+            raise Rejected(str(error)) from None
+        wanted = self.context if params.max_tokens is None else len(tokens) + params.max_tokens
+        req = Req(message.rid, tokens, max_len=min(wanted, self.context), arrival=arrival, priority=message.priority)
+        seed = self._random_seed() if params.seed is None else params.seed
+        req.sampling = SamplingState(params, seed=seed, eos=self._eos, prompt=tokens)
+        req.tenant = message.tenant
+        req.decode = message.decode
+        req.prompt_logprobs = message.prompt_logprobs
+        if self._num_draft_tokens:
+            req.drafter = NgramDrafter(req.tokens, self._num_draft_tokens)
+        if message.grammar is not None:
+            self._constrain(req, message)
+        return req
+
+    def embed(self, message: EmbedReqInput, arrival: int) -> Req:
+        tokens = self._tokens(message.input_ids, room=0)
+        req = Req(message.rid, tokens, max_len=len(tokens), arrival=arrival)
+        req.tenant = message.tenant
+        return req
+
+    def _tokens(self, ids: Sequence[int], room: int) -> list[int]:
+        if not ids:
+            raise Rejected("The prompt is empty.")
+        if len(ids) + room > self.context:
+            raise Rejected(
+                f"This model's maximum context length is {self.context} tokens. However, your prompt has "
+                f"{len(ids)} tokens. Please reduce the length of the prompt."
+            )
+        if min(ids) < 0 or max(ids) >= self._vocab_size:
+            raise Rejected(f"Token ids must lie between 0 and {self._vocab_size - 1}.")
+        return list(ids)
+
+    def _constrain(self, req: Req, message: TokenizedGenerateReqInput) -> None:
+        if self._grammar is None or message.grammar is None:
+            raise Rejected("This engine was started without a grammar backend.")
+        try:
+            req.grammar = self._grammar.matcher(self._grammar.compile(message.grammar))
+        except GrammarError as error:
+            raise Rejected(str(error)) from None

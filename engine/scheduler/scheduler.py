@@ -1,0 +1,350 @@
+"""The Scheduler decides, step by step, which tokens the model computes next."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from bisect import insort
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from engine.executor.executor import Executor
+from engine.grammar.interface import GrammarBackend
+from engine.kv_cache.manager import KVCacheManager
+from engine.messages import (
+    AbortReq,
+    ControlReply,
+    EmbedReqInput,
+    FinishReason,
+    FlushCacheReq,
+    SchedulerInput,
+    SchedulerOutput,
+    SchedulerStats,
+    StatsReq,
+    TokenizedGenerateReqInput,
+)
+from engine.scheduler.admission import Admitter, Rejected
+from engine.scheduler.batch import BatchRow, ScheduleBatch, make_row
+from engine.scheduler.policy import Admission, ChunkPolicy, NewTokenRatio, PrefillAdder, SchedulerConfig
+from engine.scheduler.req import Req
+from engine.scheduler.results import INTERNAL_ERROR, MAX_FORCED_TOKENS, Counters, Outbox, ResultProcessor
+
+logger = logging.getLogger(__name__)
+
+MAX_PROMPT_LOGPROB_CHUNK = 64
+"""Prompt positions whose logits are wanted per step: a whole vocabulary of floats each."""
+ORDER = attrgetter("order")
+
+
+def _random_seed() -> int:
+    return secrets.randbits(63)
+
+
+class Scheduler:
+    """Continuous batching by one rule: a request owes ``num_pending`` tokens, a step pays some of them.
+
+    A pure object: messages go in through ``add``, ``step`` runs the model once and returns what to send. Decoding
+    rows come first and get one token each beside the step's budget; chunks of prompts, forced tokens and drafts
+    share the budget. Memory that runs out costs the latest request its pages, never its tokens. ``random_seed``
+    and ``clock`` are for tests; no scheduling decision but the chunk size reads the clock.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        executor: Executor,
+        eos_token_ids: Sequence[int] = (),
+        grammar: GrammarBackend | None = None,
+        *,
+        random_seed: Callable[[], int] = _random_seed,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.executor = executor
+        self.kv = KVCacheManager(executor.num_pages, executor.page_size, enable_prefix_cache=config.enable_prefix_cache)
+        self.chunks = ChunkPolicy(config.chunked_prefill_size, config.target_latency)
+        self.running: list[Req] = []
+        self.waiting: list[Req] = []
+        self.num_steps = 0
+        self._admitter = Admitter(
+            context=min(config.max_model_len, executor.num_pages * executor.page_size),
+            vocab_size=executor.vocab_size,
+            eos_token_ids=eos_token_ids,
+            grammar=grammar,
+            num_draft_tokens=config.num_draft_tokens,
+            random_seed=random_seed,
+        )
+        self._clock = clock
+        self._inbox: list[SchedulerInput] = []
+        self._reqs: dict[str, Req] = {}
+        self._arrivals = 0
+        self._outbox = Outbox()
+        self._counters = Counters()
+        self._results = ResultProcessor(self.kv, self._outbox, self._counters)
+        self._ratio = NewTokenRatio()
+        self._checked = True
+
+    # ------------------------------------------------------------ the loop
+
+    def add(self, message: SchedulerInput) -> None:
+        """Take a message; it counts from the next ``step``."""
+        self._inbox.append(message)
+
+    def has_work(self) -> bool:
+        return bool(self._inbox or self.running or self.waiting)
+
+    def step(self) -> list[SchedulerOutput]:
+        """Accept, schedule, forward, process_result; returns what to send, in order. Raises only where the
+        machine is at fault."""
+        self._accept()
+        batch = self._schedule()
+        if batch is not None:
+            self._forward(batch)
+            self._retire()
+        self._check()
+        return self._outbox.drain()
+
+    def _forward(self, batch: ScheduleBatch) -> None:
+        started = self._clock()
+        output = self.executor.execute(batch)
+        num_decoding = sum(1 for row in batch.rows if row.req.decoding)
+        self.chunks.observe(batch.num_tokens - num_decoding, num_decoding, self._clock() - started)
+        for row, out in zip(batch.rows, output.rows, strict=True):
+            self._results.process(row, out)
+
+    def stats(self, rid: str = "") -> SchedulerStats:
+        kv, counters = self.kv, self._counters
+        return SchedulerStats(
+            rid=rid,
+            step=self.num_steps,
+            running=len(self.running),
+            waiting=len(self.waiting),
+            free_pages=kv.num_free,
+            cached_pages=kv.num_cached,
+            total_pages=kv.num_pages,
+            page_size=kv.page_size,
+            preemptions=counters.preemptions,
+            cache_query_tokens=counters.query,
+            cache_hit_tokens=counters.hit,
+            draft_tokens=counters.draft,
+            accepted_tokens=counters.accepted,
+            generated_tokens=counters.generated,
+            prefill_tokens=counters.prefill,
+            grammar_rows=counters.grammar_rows,
+            leaked_pages=kv.leaked_pages,
+        )
+
+    # ------------------------------------------------------------ accept
+
+    def _accept(self) -> None:
+        inbox, self._inbox = self._inbox, []
+        for message in inbox:
+            match message:
+                case TokenizedGenerateReqInput() | EmbedReqInput():
+                    self._accept_request(message)
+                case AbortReq(rid=rid, stop_matched=matched):
+                    self._abort(rid, matched)
+                case FlushCacheReq(rid=rid):
+                    freed = self.kv.flush()
+                    self._outbox.others.append(ControlReply(rid=rid, ok=True, message=f"{freed} pages freed"))
+                case StatsReq(rid=rid):
+                    self._outbox.others.append(self.stats(rid))
+
+    def _accept_request(self, message: TokenizedGenerateReqInput | EmbedReqInput) -> None:
+        if message.rid in self._reqs:
+            logger.error("request %s was sent twice; the second one is dropped", message.rid)
+            return
+        self._arrivals += 1
+        decode = None
+        try:
+            if isinstance(message, EmbedReqInput):
+                req = self._admitter.embed(message, self._arrivals)
+            else:
+                decode = message.decode
+                req = self._admitter.generate(message, self._arrivals)
+                if not req.prompt_logprobs:
+                    self._results.force(req, min(MAX_FORCED_TOKENS, req.max_len - req.num_tokens - 1))
+        except Rejected as error:
+            self._outbox.reject(message.rid, error.reason, len(message.input_ids), decode)
+        except Exception:
+            logger.exception("request %s could not be admitted", message.rid)
+            self._outbox.reject(message.rid, INTERNAL_ERROR, len(message.input_ids), decode)
+        else:
+            self._reqs[req.rid] = req
+            insort(self.waiting, req, key=ORDER)
+
+    def _abort(self, rid: str, matched: str | None) -> None:
+        req = self._reqs.get(rid)
+        if req is None:
+            return
+        if matched is None:
+            reason = FinishReason(type="abort")
+        else:
+            reason = FinishReason(type="stop", matched=matched)
+        self._end(req, reason)
+
+    # ------------------------------------------------------------ schedule
+
+    def _schedule(self) -> ScheduleBatch | None:
+        rows: dict[str, BatchRow] = {}
+        preempted = self._counters.preemptions
+        num_decoding = sum(1 for req in self.running if req.decoding)
+        budget = self.chunks.budget(num_decoding)
+        budget = self._schedule_decodes(rows, budget)
+        budget = self._schedule_chunks(rows, budget)
+        if self.waiting and self._counters.preemptions == preempted:
+            self._admit(rows, budget)
+        if not rows:
+            return None
+        self.num_steps += 1
+        self._ratio.step()
+        return ScheduleBatch(tuple(rows.values()), self.kv.page_size, self.num_steps)
+
+    def _schedule_decodes(self, rows: dict[str, BatchRow], budget: int) -> int:
+        """One token for every decoding row, then forced tokens and drafts as the budget allows (half of it where
+        prompts wait for the rest)."""
+        drafts = self.config.max_draft_tokens
+        kept = budget - budget // 2 if self.waiting or any(not req.decoding for req in self.running) else 0
+        budget -= kept
+        for req in list(self.running):
+            if not req.decoding or req.lease is None:
+                continue
+            known = min(req.num_pending, 1 + budget)
+            draft = self._draft(req, min(drafts, budget + 1 - known)) if known == req.num_pending else ()
+            if draft and not self.kv.grow(req.lease, req.num_computed + known + len(draft)):
+                draft = ()
+            if not draft and not self._make_room(req, req.num_computed + known, rows):
+                continue
+            rows[req.rid] = make_row(req, known, draft)
+            drafts -= len(draft)
+            budget -= known - 1 + len(draft)
+        return budget + kept
+
+    def _schedule_chunks(self, rows: dict[str, BatchRow], budget: int) -> int:
+        """The next chunk of every prompt under way. Its pages were leased at admission."""
+        for req in self.running:
+            if budget > 0 and not req.decoding:
+                budget -= self._add_chunk(req, rows, budget)
+        return budget
+
+    def _add_chunk(self, req: Req, rows: dict[str, BatchRow], budget: int) -> int:
+        count = min(req.num_pending, budget)
+        if req.wants_prompt_logits:
+            count = min(count, MAX_PROMPT_LOGPROB_CHUNK)
+        rows[req.rid] = make_row(req, count)
+        return count
+
+    def _draft(self, req: Req, limit: int) -> tuple[int, ...]:
+        limit = min(limit, req.max_len - req.num_tokens - 1)
+        if req.drafter is None or limit <= 0:
+            return ()
+        try:
+            return req.drafter.propose(limit)
+        except Exception:
+            logger.exception("drafting failed for request %s; it goes on without", req.rid)
+            req.drafter = None
+            return ()
+
+    def _make_room(self, req: Req, num_tokens: int, rows: dict[str, BatchRow]) -> bool:
+        """Grow the lease of ``req``, preempting the latest requests; False where ``req`` itself had to go."""
+        while req.lease is not None:
+            if self.kv.grow(req.lease, num_tokens):
+                return True
+            victim = next((other for other in reversed(self.running) if not other.protected), None)
+            if victim is None:
+                raise AssertionError("protected requests hold all the pages that they can need")
+            self._preempt(victim)
+            rows.pop(victim.rid, None)
+        return False
+
+    def _preempt(self, req: Req) -> None:
+        """Take the pages; the tokens stay and are computed again later, to the same result."""
+        self.running.remove(req)
+        self._release(req)
+        req.num_computed = 0
+        req.prompt_rows = []
+        req.embed_sum = []
+        req.preemptions += 1
+        self._counters.preemptions += 1
+        self._ratio.preempted()
+        insort(self.waiting, req, key=ORDER)
+
+    def _admit(self, rows: dict[str, BatchRow], budget: int) -> None:
+        """Start waiting requests in order while tokens, rows and memory last."""
+        adder: PrefillAdder | None = None
+        index = 0
+        while index < len(self.waiting) and budget > 0 and len(self.running) < self.config.max_running_requests:
+            req = self.waiting[index]
+            if adder is None:
+                adder = PrefillAdder(self.kv, self._ratio.reserve(self.running))
+                for row in rows.values():
+                    adder.note(row)
+            alone = not self.running
+            admission = adder.admit(req, alone=alone)
+            if admission is Admission.DEFERRED:
+                index += 1
+            elif admission is Admission.ADMITTED:
+                del self.waiting[index]
+                budget -= self._start(req, rows, budget)
+                adder.note(rows[req.rid])
+            elif alone:
+                self._cannot_start(req)
+            else:
+                return
+
+    def _start(self, req: Req, rows: dict[str, BatchRow], budget: int) -> int:
+        if req.cached_tokens < 0:
+            req.cached_tokens = req.num_computed
+            self._counters.query += req.num_tokens
+            self._counters.hit += req.num_computed
+        insort(self.running, req, key=ORDER)
+        return self._add_chunk(req, rows, budget)
+
+    def _cannot_start(self, req: Req) -> None:
+        """Nothing runs and yet the pages are not there: the books are wrong. Repair them; the request ends."""
+        logger.error("%r cannot start although nothing runs: %s", req, self.kv.check())
+        if self.config.strict:
+            raise AssertionError(f"{req!r} cannot start although nothing runs")
+        self.kv.repair()
+        self._end(req, INTERNAL_ERROR)
+
+    # ------------------------------------------------------------ finish
+
+    def _retire(self) -> None:
+        """Free what finished requests held."""
+        if any(req.finish_reason is not None for req in self.running):
+            finished = [req for req in self.running if req.finish_reason is not None]
+            self.running = [req for req in self.running if req.finish_reason is None]
+            for req in finished:
+                self._release(req)
+                del self._reqs[req.rid]
+
+    def _end(self, req: Req, reason: FinishReason) -> None:
+        """End a request between steps, waiting or running."""
+        req.finish_reason = reason
+        (self.running if req.lease is not None else self.waiting).remove(req)
+        self._release(req)
+        del self._reqs[req.rid]
+        self._outbox.put(req)
+
+    def _release(self, req: Req) -> None:
+        """Its pages go back; what a failed request computed is not kept for others."""
+        if req.lease is not None:
+            failed = req.finish_reason is not None and req.finish_reason.type == "error"
+            self.kv.release(req.lease, forget=failed)
+            req.lease = None
+
+    def _check(self) -> None:
+        """Prove that no page is lost: when idle, and after every step where ``strict``."""
+        idle = not self.running and not self.waiting
+        if not self.config.strict and (not idle or self._checked):
+            self._checked = self._checked and idle
+            return
+        self._checked = True
+        problems = self.kv.check()
+        if problems and self.config.strict:
+            raise AssertionError("; ".join(problems))
+        if problems:
+            logger.error("KV page accounting is wrong: %s", "; ".join(problems))
+            self.kv.repair()
