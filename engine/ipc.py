@@ -1,0 +1,166 @@
+"""Sockets between the processes: msgspec MessagePack over ZMQ PUSH/PULL in a private directory.
+
+Whatever arrives is decoded into typed structs inside a try: a frame that is no message is dropped and counted,
+and never ends a process (RELIABILITY H01, H73). There is no other way in: no pickle, no TCP.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+import zmq
+
+from engine.messages import (
+    BatchStrOut,
+    ControlReply,
+    EmbedOut,
+    SchedulerInput,
+    SchedulerOutput,
+    SchedulerStats,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_MESSAGE_BYTES = 64 << 20
+HIGH_WATER_MARK = 100_000
+MAX_SOCKET_PATH = 100
+"""sockaddr_un holds 108 bytes; ZMQ needs a few of them."""
+SEND_TIMEOUT = 30.0
+
+DetokenizerOutput = BatchStrOut | EmbedOut | ControlReply | SchedulerStats
+
+
+class PipeBlocked(RuntimeError):
+    """The process at the other end does not read any more."""
+
+
+def make_run_dir(parent: str = "") -> Path:
+    """A new 0700 directory for one server's sockets, under ``parent`` or the user's runtime directory.
+
+    Raises OSError where none can be made, or where ``parent`` is so long that no socket path fits.
+    """
+    if parent:
+        os.makedirs(parent, mode=0o700, exist_ok=True)
+        return _fitting(Path(tempfile.mkdtemp(prefix="callgate-", dir=parent)))
+    candidates = (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}", tempfile.gettempdir())
+    for base in candidates:
+        if base and os.path.isdir(base) and os.access(base, os.W_OK | os.X_OK):
+            return _fitting(Path(tempfile.mkdtemp(prefix="callgate-", dir=base)))
+    raise OSError("no writable directory for the sockets: set --run-dir or TMPDIR.")
+
+
+def _fitting(directory: Path) -> Path:
+    if len(os.fsencode(directory)) + 24 > MAX_SOCKET_PATH:
+        directory.rmdir()
+        raise OSError(f"the run directory's path is too long for a socket: {directory.parent}")
+    return directory
+
+
+def remove_run_dir(directory: Path) -> None:
+    """Remove the sockets and the directory; what is already gone is no error."""
+    try:
+        for entry in directory.iterdir():
+            entry.unlink(missing_ok=True)
+        directory.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        logger.warning("could not remove %s: %s", directory, error.strerror)
+
+
+class Inbox(Generic[T]):
+    """The reading end of one socket file. ``dropped`` counts frames that were no message."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str, decode: Callable[[bytes], T]) -> None:
+        self.dropped = 0
+        self._decode = decode
+        self._path = path
+        self._socket = context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(f"ipc://{path}")
+        os.chmod(path, 0o600)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+
+    @property
+    def fd(self) -> int:
+        """A file descriptor that becomes readable when messages may wait (edge-triggered: drain with receive)."""
+        return int(self._socket.getsockopt(zmq.FD))
+
+    def receive(self, timeout: float = 0.0, limit: int = 1024) -> list[T]:
+        """Up to ``limit`` messages; waits at most ``timeout`` seconds for the first one."""
+        messages: list[T] = []
+        if timeout > 0 and not self._poller.poll(int(timeout * 1000)):
+            return messages
+        for _ in range(limit):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            self._append(messages, frames)
+        return messages
+
+    def _append(self, messages: list[T], frames: list[bytes]) -> None:
+        try:
+            (frame,) = frames
+            messages.append(self._decode(frame))
+        except Exception as error:  # whatever a hostile frame provokes, it is only dropped
+            self.dropped += 1
+            if self.dropped & (self.dropped - 1) == 0:
+                logger.warning("dropped a malformed frame (%s, %d so far)", type(error).__name__, self.dropped)
+
+    def close(self) -> None:
+        self._socket.close(0)
+        Path(self._path).unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class Outbox:
+    """The writing end of one socket file. What is not delivered when it closes is dropped."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str, send_timeout: float = SEND_TIMEOUT) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
+        self._socket.setsockopt(zmq.SNDTIMEO, int(send_timeout * 1000))
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.connect(f"ipc://{path}")
+
+    def send(self, message: Any) -> None:
+        """Queue one message. Raises PipeBlocked where the reader has been away for the send timeout."""
+        try:
+            self._socket.send(self._encoder.encode(message))
+        except zmq.Again:
+            raise PipeBlocked("the next process in the pipe has stopped reading.") from None
+
+    def close(self, linger: float = 0.0) -> None:
+        """``linger``: seconds that undelivered messages may still take."""
+        self._socket.close(int(linger * 1000))
+
+
+def scheduler_input_decoder() -> Callable[[bytes], SchedulerInput]:
+    return msgspec.msgpack.Decoder(SchedulerInput).decode
+
+
+def scheduler_output_decoder() -> Callable[[bytes], SchedulerOutput]:
+    return msgspec.msgpack.Decoder(SchedulerOutput).decode
+
+
+def detokenizer_output_decoder() -> Callable[[bytes], DetokenizerOutput]:
+    return msgspec.msgpack.Decoder(DetokenizerOutput).decode

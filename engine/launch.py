@@ -1,0 +1,159 @@
+"""From settings to a running engine: resolve the model, start the processes, hand out an EngineClient."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from engine.client import EngineState
+from engine.config import EngineConfig
+from engine.ipc import make_run_dir, remove_run_dir
+from engine.messages import GenerateOutput, GenerateReqInput, ModelInfo, SchedulerStats
+from engine.supervisor import EnginePlan, EngineStartError, Supervisor, SupervisorLimits
+from engine.text.load import HASH_LM, load_tokenizer
+from engine.text.tokenizer import TextTokenizer
+from engine.tokenizer_manager import SHUTTING_DOWN, TokenizerManager
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["Engine", "EngineStartError", "SupervisorLimits", "launch", "make_plan"]
+
+
+def make_plan(config: EngineConfig) -> EnginePlan:
+    """Find the model that ``config`` names. Raises EngineStartError where there is none."""
+    if config.model == HASH_LM:
+        return EnginePlan(config, HASH_LM, HASH_LM, config.served_model_name or HASH_LM)
+    path = Path(config.model).expanduser()
+    if not path.exists():
+        raise EngineStartError(f"no model at {config.model}")
+    name = config.served_model_name or (path.stem if path.is_file() else path.resolve().name)
+    return EnginePlan(config, str(path.resolve()), "directory" if path.is_dir() else "gguf", name)
+
+
+class Engine:
+    """An EngineClient with its processes. Made by ``launch``, or with ``start`` and ``stop``.
+
+    ``start``, ``stop`` and all requests belong to one event loop, in the thread that lives as long as the
+    engine: the kernel kills the children when the thread that started them ends.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        limits: SupervisorLimits | None = None,
+        plan: Callable[[EngineConfig], EnginePlan] = make_plan,
+    ) -> None:
+        self._config = config
+        self._limits = limits or SupervisorLimits()
+        self._make_plan = plan
+        self._run_dir: Path | None = None
+        self._manager: TokenizerManager | None = None
+        self._supervisor: Supervisor | None = None
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Return when the engine has answered a first token. Raises EngineStartError, with nothing left behind."""
+        plan = self._make_plan(self._config)
+        try:
+            tokenizer = await asyncio.to_thread(load_tokenizer, plan.model_path)
+            self._run_dir = make_run_dir(self._config.run_dir)
+        except (OSError, ValueError) as error:
+            raise EngineStartError(" ".join(str(error).split())) from None
+        self._manager = TokenizerManager(self._config, tokenizer)
+        warm_up = asyncio.create_task(asyncio.to_thread(tokenizer.encode, "warm up"))
+        try:
+            self._supervisor = Supervisor(plan, self._manager, self._run_dir, self._limits)
+            await self._supervisor.start()
+            await warm_up
+        except BaseException:
+            await asyncio.wait([warm_up])
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the processes and remove the sockets. Requests inside end with an error. Safe to call twice."""
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+            self._supervisor = None
+        if self._run_dir is not None:
+            await asyncio.to_thread(remove_run_dir, self._run_dir)
+            self._run_dir = None
+
+    async def drain(self, seconds: float) -> bool:
+        """Refuse new requests and wait for those inside, at most ``seconds``. True where all of them ended."""
+        manager = self.manager
+        manager.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await manager.wait_idle()
+                return True
+        return False
+
+    def end_requests(self, message: str = SHUTTING_DOWN) -> None:
+        """End every request inside with an error event, at once."""
+        self.manager.drain()
+        self.manager.fail_all(message)
+
+    async def failure(self) -> str:
+        """Wait until the engine has given up; one line that says why."""
+        if self._supervisor is None:
+            raise RuntimeError("the engine is not started")
+        return await asyncio.shield(self._supervisor.failed)
+
+    @property
+    def manager(self) -> TokenizerManager:
+        if self._manager is None:
+            raise RuntimeError("the engine is not started")
+        return self._manager
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the children that live, by name."""
+        return self._supervisor.pids if self._supervisor is not None else {}
+
+    @property
+    def run_dir(self) -> Path | None:
+        return self._run_dir
+
+    # ------------------------------------------------------------ EngineClient
+
+    @property
+    def model_info(self) -> ModelInfo:
+        return self.manager.model_info
+
+    @property
+    def state(self) -> EngineState:
+        return self._manager.state if self._manager is not None else "starting"
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        return self.manager.tokenizer
+
+    def generate(self, request: GenerateReqInput) -> AsyncIterator[GenerateOutput]:
+        return self.manager.generate(request)
+
+    async def embed(self, batch: Sequence[Sequence[int]], tenant: str = "") -> list[tuple[float, ...]]:
+        return await self.manager.embed(batch, tenant)
+
+    async def flush_cache(self) -> bool:
+        return await self.manager.flush_cache()
+
+    async def stats(self) -> SchedulerStats:
+        return await self.manager.stats()
+
+
+@asynccontextmanager
+async def launch(config: EngineConfig, *, limits: SupervisorLimits | None = None) -> AsyncIterator[Engine]:
+    """A running engine for the length of a block."""
+    engine = Engine(config, limits=limits)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()

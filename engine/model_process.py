@@ -1,0 +1,125 @@
+"""``python -m engine.model_process``: the Scheduler and the model. Takes ids, gives ids."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import zmq
+
+from engine.child import BEAT_INTERVAL, ModelProcessSpec, StatusPipe, one_line, read_spec, setup_logging
+from engine.config import EngineConfig
+from engine.grammar.interface import GrammarBackend, GrammarMatcher
+from engine.ipc import Inbox, Outbox, scheduler_input_decoder
+from engine.messages import GrammarSpec, ModelInfo, SchedulerInput
+from engine.runner import build_runner
+from engine.scheduler.policy import SchedulerConfig
+from engine.scheduler.scheduler import Scheduler
+from engine.text.load import load_tokenizer
+from engine.text.tokenizer import TextTokenizer
+
+logger = logging.getLogger(__name__)
+
+STATS_INTERVAL = 0.5
+
+
+class LazyGrammar:
+    """A grammar backend that is built when the first grammar comes, or by ``warm_up`` before that."""
+
+    def __init__(self, tokenizer: TextTokenizer, vocab_size: int, eos_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+        self._lock = threading.Lock()
+
+    @cached_property
+    def _backend(self) -> GrammarBackend:
+        from engine.grammar.factory import build_backend
+
+        return build_backend(self._tokenizer, self._vocab_size, self._eos_ids)
+
+    def warm_up(self) -> None:
+        with self._lock:
+            _ = self._backend
+
+    def compile(self, spec: GrammarSpec) -> object:
+        self.warm_up()
+        return self._backend.compile(spec)
+
+    def matcher(self, compiled: object) -> GrammarMatcher:
+        return self._backend.matcher(compiled)
+
+
+@dataclass(slots=True)
+class ModelLoop:
+    """Receive, step, send, beat. Waits for messages only while there is nothing to compute."""
+
+    scheduler: Scheduler
+    inbox: Inbox[SchedulerInput]
+    outbox: Outbox
+    status: StatusPipe
+    next_stats: float = 0.0
+
+    def turn(self) -> None:
+        """One round of the loop."""
+        for message in self.inbox.receive(timeout=0.0 if self.scheduler.has_work() else BEAT_INTERVAL):
+            self.scheduler.add(message)
+        for output in self.scheduler.step():
+            self.outbox.send(output)
+        self.status.beat(self.scheduler.num_steps, self.inbox.dropped)
+        now = time.monotonic()
+        if now >= self.next_stats:
+            self.next_stats = now + STATS_INTERVAL
+            self.outbox.send(self.scheduler.stats())
+
+
+def scheduler_config(config: EngineConfig, info: ModelInfo) -> SchedulerConfig:
+    """The scheduler's share of the settings."""
+    return SchedulerConfig(
+        max_running_requests=info.max_running_requests,
+        chunked_prefill_size=config.chunked_prefill_size,
+        max_model_len=info.context_length,
+        num_draft_tokens=0 if config.speculative == "off" else config.num_draft_tokens,
+        enable_prefix_cache=config.enable_prefix_cache,
+    )
+
+
+def build_loop(spec: ModelProcessSpec, status: StatusPipe) -> tuple[ModelLoop, ModelInfo]:
+    """Load the tokenizer's table and the model, and bind the socket last: it means readiness."""
+    tokenizer = load_tokenizer(spec.model_path)
+    runner = build_runner(spec, tokenizer.eos_token_ids)
+    info = runner.info
+    eos_ids = [token_id for token_id in info.eos_token_ids if token_id < info.vocab_size]
+    grammar = LazyGrammar(tokenizer, info.vocab_size, eos_ids)
+    threading.Thread(target=grammar.warm_up, name="grammar-warm-up", daemon=True).start()
+    scheduler = Scheduler(scheduler_config(spec.config, info), runner.executor, eos_ids, grammar)
+    context = zmq.Context(io_threads=1)
+    inbox = Inbox(context, spec.inbox, scheduler_input_decoder())
+    return ModelLoop(scheduler, inbox, Outbox(context, spec.outbox), status), info
+
+
+def main() -> None:
+    spec = read_spec(ModelProcessSpec)
+    setup_logging("model", spec.config.log_level)
+    status = StatusPipe(spec.status_fd)
+    try:
+        loop, info = build_loop(spec, status)
+    except Exception as error:
+        logger.debug("could not start", exc_info=True)
+        status.failed(one_line(error))
+        sys.exit(1)
+    gc.collect()
+    gc.freeze()
+    status.started(info)
+    while True:
+        loop.turn()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""One child process as its parent sees it: started, heard, watched, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+import engine
+from engine.child import Beat, ChildStatus, FrameReader, Started, StartFailed, frame
+
+logger = logging.getLogger(__name__)
+
+_SECRET_SUFFIXES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+_STOPPED_STATES = "TtZX"
+
+
+def module_command(module: str) -> tuple[str, ...]:
+    """How to run a module of this installation in a process of its own."""
+    return (sys.executable, "-m", module)
+
+
+def _environment() -> dict[str, str]:
+    """The parent's, without its secrets, and with this package importable from any directory."""
+    env = {name: value for name, value in os.environ.items() if not name.upper().endswith(_SECRET_SUFFIXES)}
+    root = str(Path(engine.__file__).resolve().parent.parent)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH", "")]))
+    return env
+
+
+class Child:
+    """Started at construction; must be made on a running event loop.
+
+    started: the child's handshake, or its StartFailed. exited: its exit status, negative for a signal.
+    ``last_progress`` is when it last beat or used the CPU (see ``check``).
+    """
+
+    def __init__(self, name: str, command: Sequence[str], make_spec: Callable[[int], msgspec.Struct]) -> None:
+        self.name = name
+        self._loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[Started | StartFailed] = self._loop.create_future()
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        self.last_beat = self.last_progress = time.monotonic()
+        self.step = 0
+        self._cpu_ticks = -1
+        self._reader = FrameReader()
+        self._status, write_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._process = subprocess.Popen(  # a list and no shell
+                list(command),
+                stdin=subprocess.PIPE,
+                pass_fds=(write_end,),
+                env=_environment(),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError:
+            os.close(self._status)
+            raise
+        finally:
+            os.close(write_end)
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        os.set_blocking(self._status, False)
+        self._loop.add_reader(self._status, self._read_status)
+        self._loop.add_reader(self._pidfd, self._reap)
+        with contextlib.suppress(BrokenPipeError):  # it is dead already; ``exited`` will say so
+            self._write(frame(make_spec(write_end)))
+
+    def kill(self) -> None:
+        """SIGKILL, which also ends a stopped process. ``exited`` follows."""
+        if not self.exited.done():
+            self._process.send_signal(signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Kill it and wait until it is gone."""
+        self.kill()
+        await asyncio.shield(self.exited)
+
+    def describe_exit(self) -> str:
+        """Why it is gone, in words."""
+        code = self.exited.result()
+        if code >= 0:
+            return f"the {self.name} process ended with status {code}"
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(-code).name
+            hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+            return f"the {self.name} process was killed by {name}{hint}"
+        return f"the {self.name} process was killed by signal {-code}"
+
+    def check(self, now: float) -> float:
+        """Seconds for which the child has neither beaten nor computed.
+
+        A long step keeps the loop from beating, but it uses the CPU or waits for the disk; a stopped or
+        deadlocked process does neither.
+        """
+        state, ticks = _cpu_state(self.pid)
+        if (ticks != self._cpu_ticks and state not in _STOPPED_STATES) or state == "D":
+            self._cpu_ticks = ticks
+            self.last_progress = now
+        self.last_progress = max(self.last_progress, self.last_beat)
+        return now - self.last_progress
+
+    def _write(self, data: bytes) -> None:
+        stdin = self._process.stdin
+        if stdin is None:
+            raise RuntimeError("the child has no stdin")
+        stdin.write(data)
+
+    def _read_status(self) -> None:
+        try:
+            data = os.read(self._status, 1 << 16)
+            messages = self._reader.feed(data) if data else []
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, msgspec.MsgspecError):
+            data, messages = b"", []
+        for message in messages:
+            self._on_status(message)
+        if not data:
+            self._close_status()
+
+    def _on_status(self, message: ChildStatus) -> None:
+        self.last_beat = time.monotonic()
+        if isinstance(message, Beat):
+            self.step = message.step
+        elif not self.started.done():
+            self.started.set_result(message)
+
+    def _close_status(self) -> None:
+        if self._status >= 0:
+            self._loop.remove_reader(self._status)
+            os.close(self._status)
+            self._status = -1
+
+    def _reap(self) -> None:
+        code = self._process.poll()
+        if code is None:
+            return
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        if self._status >= 0:
+            self._read_status()  # its last words
+        self._close_status()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if not self.exited.done():
+            self.exited.set_result(code)
+
+
+def _cpu_state(pid: int) -> tuple[str, int]:
+    """(state letter, CPU ticks used so far) of a process; ("X", 0) where it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return "X", 0
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[11]) + int(fields[12])

@@ -1,0 +1,321 @@
+"""Keeps a model process and a text process alive under one API process.
+
+Start, handshake, self-test, serve; when one of them dies or freezes, everything inside fails at once and the
+process is replaced in place. Requests are never replayed, so a poisonous one cannot kill two engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from engine.child import DetokenizerSpec, ModelProcessSpec, Started
+from engine.config import EngineConfig
+from engine.ipc import Inbox, Outbox, detokenizer_output_decoder
+from engine.messages import ModelInfo
+from engine.process import Child, module_command
+from engine.tokenizer_manager import ENGINE_STOPPED, SHUTTING_DOWN, TokenizerManager
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 64
+"""Messages handled per turn of the event loop."""
+
+
+class EngineStartError(RuntimeError):
+    """The engine cannot start; the message is one line for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorLimits:
+    """Seconds, unless the name says otherwise.
+
+    suspect: without beat and CPU use, the engine counts as not ready. frozen: then it is replaced. stuck: so
+    long may one step compute without a beat. max_crashes within crash_window end the server.
+    """
+
+    start: float = 900.0
+    self_test: float = 120.0
+    suspect: float = 3.0
+    frozen: float = 8.0
+    stuck: float = 300.0
+    check_interval: float = 0.25
+    max_crashes: int = 5
+    crash_window: float = 60.0
+    max_backoff: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What to run: the model, resolved, and the commands of the two processes."""
+
+    config: EngineConfig
+    model_path: str
+    model_kind: str
+    served_name: str
+    model_command: Sequence[str] = module_command("engine.model_process")
+    detokenizer_command: Sequence[str] = module_command("engine.detokenizer_process")
+
+
+class Supervisor:
+    """Owns the two children, their sockets and the reading end of the pipe.
+
+    ``failed`` is done, with one line for a person, when the supervisor has given up.
+    """
+
+    def __init__(self, plan: EnginePlan, manager: TokenizerManager, run_dir: Path, limits: SupervisorLimits) -> None:
+        self._plan = plan
+        self._manager = manager
+        self._run_dir = run_dir
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._inbox = Inbox(self._context, str(run_dir / "api.sock"), detokenizer_output_decoder())
+        self._outbox: Outbox | None = None
+        self._model: Child | None = None
+        self._text: Child | None = None
+        self._info: ModelInfo | None = None
+        self._generation = 0
+        self._crashes: deque[float] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._inbox_fd = self._inbox.fd
+        self.failed: asyncio.Future[str] = self._loop.create_future()
+        self._loop.add_reader(self._inbox_fd, self._drain_inbox)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the children that live."""
+        children = (self._model, self._text)
+        return {child.name: child.pid for child in children if child is not None and not child.exited.done()}
+
+    async def start(self) -> None:
+        """Bring the engine up. Raises EngineStartError, with nothing left running, where that fails."""
+        try:
+            await self._bring_up()
+        except BaseException:
+            await self.stop()
+            raise
+        self._task = self._loop.create_task(self._keep_alive(), name="engine-supervisor")
+
+    async def stop(self) -> None:
+        """End both children and close the sockets. What is still inside ends with an error."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        if self._manager.state != "dead":
+            self._manager.detach("dead", SHUTTING_DOWN)
+        await self._end_children()
+        if not self._context.closed:
+            self._loop.remove_reader(self._inbox_fd)
+            self._inbox.close()
+            self._context.destroy(linger=0)
+
+    # ------------------------------------------------------------ keeping it alive
+
+    async def _keep_alive(self) -> None:
+        attempt = 0
+        while True:
+            lost: Child | None = None
+            try:
+                if self._model is None or self._text is None:
+                    await self._bring_up()
+                attempt = 0
+                reason, lost = await self._until_trouble()
+            except EngineStartError as error:
+                reason = str(error)
+            await self._clear_away(reason, lost)
+            if self._give_up(reason):
+                return
+            await asyncio.sleep(min(self._limits.max_backoff, 0.25 * 2**attempt) if attempt else 0.0)
+            attempt += 1
+
+    async def _clear_away(self, reason: str, lost: Child | None) -> None:
+        """End what is inside, then the processes that must be replaced: the text process alone, or both."""
+        logger.error("%s; restarting", reason)
+        if lost is not None and lost is self._text:
+            self._manager.fail_all(ENGINE_STOPPED)  # aborts reach the scheduler, which lives on
+            self._manager.detach("restarting", ENGINE_STOPPED)
+            self._text = None
+            await lost.end()
+        else:
+            self._manager.detach("restarting", ENGINE_STOPPED)
+            await self._end_children()
+
+    def _give_up(self, reason: str) -> bool:
+        if self._manager.state == "draining":
+            return True
+        now = time.monotonic()
+        self._crashes.append(now)
+        while now - self._crashes[0] > self._limits.crash_window:
+            self._crashes.popleft()
+        if len(self._crashes) < self._limits.max_crashes:
+            return False
+        self._manager.detach("dead")
+        count = len(self._crashes)
+        self.failed.set_result(f"giving up after {count} engine failures within a minute; the last: {reason}.")
+        return True
+
+    async def _until_trouble(self) -> tuple[str, Child]:
+        """Watch both children; return why one of them must be replaced, and which."""
+        model, text = self._model, self._text
+        if model is None or text is None:
+            raise EngineStartError("the engine is not complete")
+        watch = self._loop.create_task(self._watch_progress(model, text))
+        try:
+            await _first(model.exited, text.exited, watch)
+            for child in (model, text):
+                if child.exited.done():
+                    return child.describe_exit(), child
+            return watch.result()
+        finally:
+            watch.cancel()
+
+    async def _watch_progress(self, *children: Child) -> tuple[str, Child]:
+        """Return when a child has frozen. Not ready meanwhile."""
+        limits, last_check = self._limits, time.monotonic()
+        while True:
+            await asyncio.sleep(limits.check_interval)
+            now = time.monotonic()
+            late, last_check = now - last_check > limits.check_interval + 1.0, now
+            if late:
+                continue  # this process was the slow one: beats may still lie in the pipe
+            quiet = [(child.check(now), child) for child in children]
+            if max(seconds for seconds, _ in quiet) > limits.suspect:
+                self._manager.suspect()
+            else:
+                self._manager.open()
+            for seconds, child in quiet:
+                if seconds > limits.frozen or now - child.last_beat > limits.stuck:
+                    return f"the {child.name} process made no progress for {now - child.last_beat:.0f} s", child
+
+    # ------------------------------------------------------------ starting
+
+    async def _bring_up(self) -> None:
+        """Start what is missing, shake hands, send one token through, and let requests in."""
+        if self._model is None:
+            self._generation += 1
+            self._info = None
+            self._model = self._start_model()
+        if self._text is None:
+            self._text = self._start_text()
+        model, text = self._model, self._text
+        await self._handshake(text)
+        started = await self._handshake(model)
+        info = started.model or self._info
+        if info is None:
+            raise EngineStartError("the model process gave no model information")
+        self._info = info
+        if self._outbox is not None:
+            self._outbox.close()
+        self._outbox = Outbox(self._context, self._scheduler_socket())
+        self._manager.attach(info, self._outbox.send)
+        await self._self_test(model, text)
+        self._manager.open()
+
+    async def _self_test(self, model: Child, text: Child) -> None:
+        test = self._loop.create_task(self._manager.self_test(self._limits.self_test))
+        await _first(test, model.exited, text.exited)
+        for child in (model, text):
+            if child.exited.done():
+                test.cancel()
+                raise EngineStartError(child.describe_exit())
+        if not test.result():
+            await model.end()
+            raise EngineStartError("the engine's first token did not come")
+
+    async def _handshake(self, child: Child) -> Started:
+        await _first(child.started, child.exited, seconds=self._limits.start)
+        if child.started.done():
+            message = child.started.result()
+            if isinstance(message, Started):
+                return message
+            await child.end()
+            raise EngineStartError(message.reason)
+        if child.exited.done():
+            raise EngineStartError(child.describe_exit())
+        await child.end()
+        raise EngineStartError(f"the {child.name} process was not ready within {self._limits.start:.0f} s")
+
+    def _start_model(self) -> Child:
+        plan = self._plan
+        return Child(
+            "model",
+            plan.model_command,
+            lambda fd: ModelProcessSpec(
+                config=plan.config,
+                model_path=plan.model_path,
+                model_kind=plan.model_kind,
+                served_name=plan.served_name,
+                inbox=self._scheduler_socket(),
+                outbox=self._text_socket(),
+                status_fd=fd,
+                parent_pid=os.getpid(),
+            ),
+        )
+
+    def _start_text(self) -> Child:
+        plan = self._plan
+        return Child(
+            "detokenizer",
+            plan.detokenizer_command,
+            lambda fd: DetokenizerSpec(
+                tokenizer_path=plan.model_path,
+                inbox=self._text_socket(),
+                outbox=str(self._run_dir / "api.sock"),
+                aborts=self._scheduler_socket(),
+                status_fd=fd,
+                parent_pid=os.getpid(),
+                log_level=plan.config.log_level,
+            ),
+        )
+
+    def _scheduler_socket(self) -> str:
+        """A name of its own for every engine: nothing that waits for a dead one may reach the next."""
+        return str(self._run_dir / f"scheduler-{self._generation}.sock")
+
+    def _text_socket(self) -> str:
+        return str(self._run_dir / f"text-{self._generation}.sock")
+
+    async def _end_children(self) -> None:
+        children = [child for child in (self._model, self._text) if child is not None]
+        self._model = self._text = None
+        for child in children:
+            child.kill()
+        for child in children:
+            await child.end()
+        for socket in (self._scheduler_socket(), self._text_socket()):
+            _unlink(socket)
+
+    def _drain_inbox(self) -> None:
+        """Handle what has come, a bounded number per turn; ZMQ's descriptor speaks up once per edge only."""
+        if self._context.closed:
+            return
+        messages = self._inbox.receive(limit=_BATCH)
+        for message in messages:
+            try:
+                self._manager.receive(message)
+            except Exception:
+                logger.exception("a message from the detokenizer could not be handled")
+        if messages:
+            self._loop.call_soon(self._drain_inbox)
+
+
+async def _first(*futures: asyncio.Future[Any], seconds: float | None = None) -> None:
+    """Wait until one of them is done, at most ``seconds``."""
+    await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _unlink(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
