@@ -1,0 +1,1 @@
+"""Runs files of tool-call cases: ``python -m tests.cases FILE.jsonl``."""

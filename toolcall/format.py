@@ -1,0 +1,49 @@
+"""What a format is: a table that the one parser reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolcall.ids import IdStyle
+from toolcall.syntax.block import Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """How one model family writes its calls.
+
+    blocks: what begins a call anywhere in the text. bare: calls without an opener, only where a call may stand
+    (the beginning of the text, after another call). end_tokens: end-of-turn tokens that may be left at the end of
+    the text. hidden: layout tokens that are no content. own_markers_special: the markers are special tokens of the
+    vocabulary, so they never are text that the model meant to show.
+    """
+
+    name: str
+    families: str
+    blocks: tuple[Block, ...] = ()
+    bare: tuple[Block, ...] = ()
+    aliases: tuple[str, ...] = ()
+    end_tokens: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    own_markers_special: bool = False
+    reasoning: str | None = None
+    id_style: IdStyle = "openai"
+    experimental: bool = False
+    template_signs: tuple[str, ...] = ()
+    """Strings that all stand in the chat template of a model that uses this format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasoningFormat:
+    """How one model family marks its reasoning.
+
+    starts_open: the text begins inside the reasoning unless the prompt says otherwise.
+    """
+
+    name: str
+    families: str
+    openers: tuple[str, ...]
+    closers: tuple[str, ...]
+    starts_open: bool = False
+    aliases: tuple[str, ...] = ()
+    experimental: bool = False

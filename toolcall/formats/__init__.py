@@ -1,0 +1,1 @@
+"""One file per family of formats; toolcall.registry lists them."""

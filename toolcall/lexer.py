@@ -1,0 +1,218 @@
+"""Reading model text that arrives in pieces of any size.
+
+A reader is a generator that yields when it needs more text and returns what it read. The text read so far is
+``buf[pos:]``; a reader consumes it by moving ``pos`` and never looks back further than its mark, so a feed costs
+O(delta). All choices depend on the text alone, never on where the pieces were cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Read = Generator[None, None, T]
+Put = Callable[[str], Any]
+Run = Callable[[str], Any]
+
+SPACE = " \t\r\n"
+_SPACE_RUN = re.compile(r"[ \t\r\n]+")
+
+
+class NoCall(Exception):
+    """What is being read is no tool call of a declared tool: its text stays text."""
+
+
+class Lexer:
+    """The text that has arrived and is not consumed, and, while a block is open, all of its text.
+
+    run, put: set by a reader that waits inside a long run of plain characters. A piece that ``run`` accepts whole
+    goes straight to ``put`` and the reader is not woken. prefixes: set by a reader that waits for the rest of a
+    marker; while ``buf + piece`` is in it the reader is not woken.
+    """
+
+    __slots__ = ("_raw", "buf", "cut", "eof", "pos", "prefixes", "put", "run", "total")
+
+    def __init__(self) -> None:
+        self.buf = ""
+        self.pos = 0
+        self.eof = False
+        self.cut = False
+        """The end of input is no end of the turn: the engine hit its token limit."""
+        self.total = 0
+        self.run: Run | None = None
+        self.put: Put | None = None
+        self.prefixes: frozenset[str] | None = None
+        self._raw: list[str] | None = None
+
+    def quick(self, text: str) -> bool:
+        """Takes a piece without waking the reader, where the reader has said that this is safe."""
+        run = self.run
+        if run is not None and run(text):
+            self.put(text)  # type: ignore[misc]
+            self.total += len(text)
+            if self._raw is not None:
+                self._raw.append(text)
+            return True
+        if self.prefixes is not None and (held := self.buf[self.pos :] + text) in self.prefixes:
+            self.buf = held
+            self.pos = 0
+            self.total += len(text)
+            if self._raw is not None:
+                self._raw.append(text)
+            return True
+        return False
+
+    def append(self, text: str) -> None:
+        self.run = None
+        self.prefixes = None
+        self.buf = self.buf[self.pos :] + text
+        self.pos = 0
+        self.total += len(text)
+        if self._raw is not None:
+            self._raw.append(text)
+
+    def mark(self) -> None:
+        """Remember the text from here on, for ``rewind``. There is one mark at a time."""
+        self._raw = [self.buf[self.pos :]]
+
+    def unmark(self) -> None:
+        self._raw = None
+
+    @property
+    def marked(self) -> bool:
+        return self._raw is not None
+
+    def rewind(self) -> int:
+        """Go back to the mark and forget it. Returns how many characters were unread."""
+        if self._raw is None:
+            return 0
+        rest = len(self.buf) - self.pos
+        self.buf = "".join(self._raw)
+        self.pos = 0
+        self._raw = None
+        return len(self.buf) - rest
+
+    @property
+    def consumed(self) -> int:
+        """Characters consumed since the beginning."""
+        return self.total - (len(self.buf) - self.pos)
+
+
+class Markers:
+    """A set of literal strings to be found in text that arrives in pieces; the earliest, then the longest, wins."""
+
+    __slots__ = ("_find", "_first", "_longest", "prefixes", "run", "words")
+
+    def __init__(self, words: Sequence[str], plain_except: str = "") -> None:
+        self.words = tuple(sorted({w for w in words if w}, key=lambda w: (-len(w), w)))
+        self.prefixes = frozenset(w[:i] for w in self.words for i in range(1, len(w)))
+        self._longest = max(map(len, self.words), default=0)
+        self._first = frozenset(w[0] for w in self.words)
+        self._find = re.compile("|".join(map(re.escape, self.words)) or r"(?!)").search
+        stop = "".join(sorted(self._first | set(plain_except)))
+        self.run: Run = re.compile(f"[^{re.escape(stop)}]*" if stop else r"[\s\S]*").fullmatch
+
+    def find(self, text: str, pos: int) -> tuple[int, str | None]:
+        """(where, marker). Without a whole marker: where a possible beginning of one stands, or the end; None.
+
+        A match that a longer marker might still replace (it runs to the end of the text) is reported as such a
+        beginning; the caller decides at the end of input.
+        """
+        found = self._find(text, pos)
+        end = len(text)
+        if found is not None:
+            where, word = found.start(), found.group()
+            if found.end() == end and any(w.startswith(word) and len(w) > len(word) for w in self.words):
+                return where, None
+            return where, word
+        return self._tail(text, pos, end), None
+
+    def _tail(self, text: str, pos: int, end: int) -> int:
+        first, prefixes = self._first, self.prefixes
+        for i in range(max(pos, end - self._longest + 1), end):
+            if text[i] in first and text[i:] in prefixes:
+                return i
+        return end
+
+    def at(self, text: str, pos: int) -> str | None:
+        for word in self.words:
+            if text.startswith(word, pos):
+                return word
+        return None
+
+
+def peek(lx: Lexer) -> Read[str]:
+    """The next character, "" at the end of input."""
+    while lx.pos >= len(lx.buf):
+        if lx.eof:
+            return ""
+        yield
+    return lx.buf[lx.pos]
+
+
+def skip_space(lx: Lexer, put: Put | None = None) -> Read[str]:
+    """Consumes white space; returns the character after it, "" at the end of input."""
+    while True:
+        found = _SPACE_RUN.match(lx.buf, lx.pos)
+        if found is not None:
+            if put is not None:
+                put(found.group())
+            lx.pos = found.end()
+        if lx.pos < len(lx.buf):
+            return lx.buf[lx.pos]
+        if lx.eof:
+            return ""
+        yield
+
+
+def at_marker(lx: Lexer, markers: Markers) -> Read[str | None]:
+    """The marker that the text continues with, consumed; None, and nothing consumed, if it does not."""
+    while True:
+        head = lx.buf[lx.pos : lx.pos + markers._longest]
+        if head in markers.prefixes and not lx.eof:
+            lx.prefixes = markers.prefixes
+            yield
+            continue
+        if not head and not lx.eof:
+            yield
+            continue
+        word = markers.at(lx.buf, lx.pos)
+        if word is not None:
+            lx.pos += len(word)
+        return word
+
+
+def until(lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool = True) -> Read[str | None]:
+    """Puts the text before the next marker and stops in front of it; None at the end of input.
+
+    limit: raise NoCall after so many characters without a marker; 0 = none. quick: put may be called for text that
+    the lexer has not seen, so it must not raise.
+    """
+    left = limit
+    while True:
+        where, word = markers.find(lx.buf, lx.pos)
+        if word is None and lx.eof:
+            where, word = _last_marker(lx, markers)
+        if where > lx.pos:
+            if limit and where - lx.pos > left:
+                lx.pos += left
+                raise NoCall
+            left -= where - lx.pos
+            put(lx.buf[lx.pos : where])
+            lx.pos = where
+        if word is not None or lx.eof:
+            return word
+        if lx.pos < len(lx.buf):
+            lx.prefixes = markers.prefixes
+        elif quick and not limit:
+            lx.run, lx.put = markers.run, put
+        yield
+
+
+def _last_marker(lx: Lexer, markers: Markers) -> tuple[int, str | None]:
+    found = markers._find(lx.buf, lx.pos)
+    if found is None:
+        return len(lx.buf), None
+    return found.start(), found.group()

@@ -1,0 +1,191 @@
+"""The writing side of the parser: text with its white space, and calls, as events in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from toolcall.events import (
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from toolcall.ids import IdFactory
+from toolcall.lexer import NoCall
+from toolcall.schema import Tool, ToolSet
+
+
+class Channel:
+    """Text that goes out as it comes, except that white space waits for the text after it."""
+
+    __slots__ = ("_held", "_parts", "drop_leading", "empty", "tail")
+
+    def __init__(self, drop_leading: bool = False) -> None:
+        self._parts: list[str] = []
+        self._held = ""
+        self.tail = ""
+        """The part of the held text that would be written at the end: without residual end-of-turn tokens."""
+        self.drop_leading = drop_leading
+        self.empty = True
+
+    def put(self, text: str) -> None:
+        body = text.rstrip()
+        if not body:
+            self._held += text
+            self.tail += text
+            return
+        piece = self._held + body if self._held else body
+        self._held = self.tail = text[len(body) :]
+        if self.empty:
+            if self.drop_leading:
+                piece = piece.lstrip()
+            self.empty = False
+        self._parts.append(piece)
+
+    def put_end_token(self, token: str) -> None:
+        """A residual end-of-turn token: text if more text follows, nothing at the end."""
+        self._held += token
+
+    def flush_tail(self) -> None:
+        if self.tail and not (self.empty and self.drop_leading):
+            self._parts.append(self.tail)
+        self._held = self.tail = ""
+
+    def take(self) -> str:
+        text = "".join(self._parts)
+        self._parts.clear()
+        return text
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._parts)
+
+
+class Output:
+    """Collects events. At most one call is open at a time."""
+
+    def __init__(self, tools: ToolSet, make_id: IdFactory, *, stream_reasoning: bool = True) -> None:
+        self.tools = tools
+        self.content = Channel()
+        self.reasoning = Channel(drop_leading=True)
+        self.next_index = 0
+        self.calls_ended = 0
+        self.discard_calls = False
+        self._make_id = make_id
+        self._stream_reasoning = stream_reasoning
+        self._call: CallWriter | None = None
+        self._events: list[Event] = []
+
+    def take(self) -> list[Event]:
+        """The events since the last take."""
+        self.flush()
+        events = self._events
+        if events:
+            self._events = []
+        return events
+
+    def flush(self) -> None:
+        call = self._call
+        if call is not None:
+            if call.started and call.parts:
+                self._events.append(ToolCallArguments(call.index, "".join(call.parts)))
+                call.parts.clear()
+            return
+        if self.content._parts:
+            self.flush_reasoning()
+            self._events.append(TextDelta(self.content.take()))
+        elif self._stream_reasoning and self.reasoning._parts:
+            self.flush_reasoning()
+
+    def flush_reasoning(self) -> None:
+        if self.reasoning._parts:
+            self._events.append(ReasoningDelta(self.reasoning.take()))
+
+    def add(self, events: list[Event]) -> None:
+        """Events that another parser has made."""
+        self.flush_reasoning()
+        self.flush()
+        self._events.extend(events)
+
+    def open_call(self, *, hold: bool = False, rescued: bool = False) -> CallWriter:
+        """hold: nothing of the call goes out before it is whole."""
+        self.flush_reasoning()
+        self.flush()
+        self._call = CallWriter(self, hold, rescued)
+        return self._call
+
+    def drop_call(self) -> None:
+        """The open call was none or was cut off: it never gets an end."""
+        if self._call is not None:
+            self.flush()
+            self._call = None
+
+    def start(self, call: CallWriter) -> None:
+        assert call.tool is not None
+        call.started = True
+        if self.discard_calls:
+            return
+        call.index = self.next_index
+        self.next_index += 1
+        self._events.append(ToolCallStart(call.index, self._make_id(call.tool.name, call.index), call.tool.name))
+
+    def end(self, call: CallWriter) -> None:
+        self.calls_ended += 1
+        self.content.drop_leading = True
+        self._call = None
+        if self.discard_calls:
+            return
+        if call.parts:
+            self._events.append(ToolCallArguments(call.index, "".join(call.parts)))
+        self._events.append(ToolCallEnd(call.index, call.rescued))
+
+
+class CallWriter:
+    """One call on its way out. Its name goes out once, when it is known to be a declared tool and the first
+    argument value has begun; ``put`` takes pieces of its arguments."""
+
+    __slots__ = ("_committed", "_hold", "_out", "index", "parts", "put", "rescued", "started", "tool", "written")
+
+    def __init__(self, out: Output, hold: bool, rescued: bool) -> None:
+        self._out = out
+        self._hold = hold
+        self._committed = False
+        self.rescued = rescued
+        self.index = -1
+        self.tool: Tool | None = None
+        self.started = False
+        self.written = False
+        self.parts: list[str] = []
+        self.put: Callable[[str], None] = self.parts.append
+
+    def named(self, name: str) -> Tool:
+        """Raises NoCall for a name that is not declared."""
+        self.tool = self._out.tools.get(name)
+        if self.tool is None:
+            raise NoCall
+        self._maybe_start()
+        return self.tool
+
+    def commit(self) -> None:
+        """From here on the text is taken for a call of this tool."""
+        if not self._committed:
+            self._committed = True
+            self.written = True
+            self._maybe_start()
+
+    def _maybe_start(self) -> None:
+        if self._committed and self.tool is not None and not self.started and not self._hold:
+            self._out.start(self)
+
+    def end(self) -> None:
+        """The call is whole. A call without arguments gets ``{}``."""
+        if self.tool is None:
+            raise NoCall
+        if not self.written:
+            self.put("{}")
+            self.written = True
+        if not self.started:
+            self._out.start(self)
+        self._out.end(self)

@@ -1,0 +1,61 @@
+"""Calls that a model wrote outside its own format, read all the same.
+
+Qwen2.5-Coder, for one, almost never writes its ``<tool_call>``: it writes the object in a ```json fence, bare, one
+object a line, or in ``<tools>``. The rules that keep this safe: the name is a declared tool, the arguments are an
+object, nothing unknown stands around them, the object has closed, and it stands where a call may stand: at the
+beginning of the text or after another call, never inside prose. Until all of that is certain the text is held,
+and it is released at the first character that rules it out.
+"""
+
+from __future__ import annotations
+
+from toolcall.syntax import Block, JsonCalls, TaggedCalls
+
+FENCES = ("```json", "```JSON", "```tool_call", "```tool_code", "```xml", "```python", "```")
+_JSON = JsonCalls()
+FUNCTION_TAGS = TaggedCalls(
+    call_open="<function=",
+    name_end=">",
+    param_open="<parameter=",
+    key_end=">",
+    value_close="</parameter>",
+    call_close="</function>",
+    next_open=("<function=", "</tool_call>"),
+)
+_WRAPPERS = (
+    ("<tools>", "</tools>"),
+    ("<tool_call>", "</tool_call>"),
+    ("<tool_calls>", "</tool_calls>"),
+    ("<function_call>", "</function_call>"),
+    ("<function_calls>", "</function_calls>"),
+    ("<|tool_call|>", "<|/tool_call|>"),
+    ("<response>", "</response>"),
+)
+
+
+def bare_blocks() -> tuple[Block, ...]:
+    """Read where a call may stand."""
+    json_block = Block(opener="", bodies=(_JSON,), rescued=True, hold=True, strict=True, triggers="{[")
+    fences = tuple(
+        Block(opener=f, bodies=(_JSON,), closers=("```",), rescued=True, hold=True, strict=True, triggers="`")
+        for f in FENCES
+    )
+    wrappers = tuple(
+        Block(opener=o, bodies=(_JSON,), closers=(c,), rescued=True, hold=True, strict=True, triggers="<")
+        for o, c in _WRAPPERS
+    )
+    return (json_block, *fences, *wrappers)
+
+
+def anywhere_blocks() -> tuple[Block, ...]:
+    """Read after prose too: a tag that names a declared tool is no accident."""
+    return (
+        Block(
+            opener="<function=",
+            keep_opener=True,
+            bodies=(FUNCTION_TAGS,),
+            closers=("</tool_call>",),
+            rescued=True,
+            hold=True,
+        ),
+    )

@@ -1,0 +1,226 @@
+"""What the declared tools say about names and argument types, and text turned into JSON by it.
+
+XML-like formats write every value as text, so the type comes from the parameter's JSON schema: ``$ref``, ``anyOf``,
+``oneOf``, ``allOf`` and lists of types are resolved, a string wins where one is allowed, and text that fits no
+type stays text.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from toolcall.json_stream import loose_json, number, quote
+
+_STRING = "string str text varchar char enum date datetime uuid"
+_INTEGER = "integer int int8 int16 int32 int64 uint uint8 uint16 uint32 uint64 long short byte bigint unsigned"
+_NUMBER = "number float float32 float64 double decimal real"
+_BOOLEAN = "boolean bool binary"
+_OBJECT = "object dict map hashmap struct"
+_ARRAY = "array arr list sequence tuple set arraylist"
+ALIASES: Mapping[str, str] = {
+    alias: kind
+    for kind, aliases in (
+        ("string", _STRING),
+        ("integer", _INTEGER),
+        ("number", _NUMBER),
+        ("boolean", _BOOLEAN),
+        ("object", _OBJECT),
+        ("array", _ARRAY),
+        ("null", "null none nil"),
+        ("any", "any"),
+    )
+    for alias in aliases.split()
+}
+_INT = re.compile(r"[+-]?[0-9]{1,400}(?:\.0+)?")
+_MAX_REFS = 32
+_AROUND = " \t\r\n\"'"
+_STEM = "functions."
+
+
+@dataclass(frozen=True, slots=True)
+class ParamType:
+    """The JSON types that a parameter allows; empty = the schema says nothing."""
+
+    kinds: frozenset[str] = frozenset()
+
+    @property
+    def streams(self) -> bool:
+        """Whether a value can be sent as it arrives: a string whatever it says."""
+        return "string" in self.kinds and "null" not in self.kinds
+
+    @property
+    def maybe_null(self) -> bool:
+        """A string unless it is exactly ``null``."""
+        return "string" in self.kinds and "null" in self.kinds
+
+
+ANY = ParamType(frozenset({"any"}))
+
+
+def kinds_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
+    """The types a schema allows. root: the document that ``$ref`` points into."""
+    if not isinstance(schema, Mapping) or depth > _MAX_REFS:
+        return frozenset()
+    ref = schema.get("$ref")
+    if isinstance(ref, str):
+        return kinds_of(_follow(ref, root), root, depth + 1)
+    declared = schema.get("type")
+    names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
+    kinds = {_kind(n) for n in names if isinstance(n, str)} - {""}
+    if kinds:
+        return frozenset(kinds | ({"null"} if schema.get("nullable") is True else set()))
+    if "const" in schema:
+        return frozenset({_kind_of_value(schema["const"])})
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return frozenset(_kind_of_value(v) for v in schema["enum"])
+    for word in ("anyOf", "oneOf"):
+        if isinstance(schema.get(word), list):
+            return frozenset().union(*(kinds_of(s, root, depth + 1) for s in schema[word]))
+    if isinstance(schema.get("allOf"), list):
+        parts = [k for s in schema["allOf"] if (k := kinds_of(s, root, depth + 1))]
+        return frozenset.intersection(*parts) or parts[0] if parts else frozenset()
+    if "properties" in schema or "additionalProperties" in schema:
+        return frozenset({"object"})
+    return frozenset({"array"}) if "items" in schema or "prefixItems" in schema else frozenset()
+
+
+def _kind(name: str) -> str:
+    plain = name.strip().lower()
+    return ALIASES.get(plain) or ALIASES.get(re.split(r"[\[<(]", plain, maxsplit=1)[0], "")
+
+
+def _kind_of_value(value: Any) -> str:
+    if value is None:
+        return "null"
+    for types, kind in ((bool, "boolean"), (str, "string"), (int, "integer"), (float, "number"), (list, "array")):
+        if isinstance(value, types):
+            return kind
+    return "object"
+
+
+def _follow(ref: str, root: Any) -> Any:
+    node = root
+    if not ref.startswith("#"):
+        return None
+    for part in ref.lstrip("#").strip("/").split("/"):
+        if not part:
+            continue
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping):
+            node = node.get(key)
+        elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            return None
+    return node
+
+
+def to_json(text: str, kind: ParamType) -> str:
+    """The JSON of a value written as text. Never fails: what fits no type becomes a string."""
+    kinds = kind.kinds
+    plain = text.strip()
+    if plain in ("null", "None", "NULL") and "string" not in kinds and kinds:
+        return "null"
+    if "string" in kinds:
+        return "null" if "null" in kinds and plain == "null" else quote(text)
+    for name, convert in (("integer", _integer), ("number", number), ("boolean", _boolean)):
+        if name in kinds and (value := convert(plain)) is not None:
+            return value
+    if kinds & {"object", "array"} or not kinds:
+        value = loose_json(plain) if plain[:1] in ("{", "[", "(") else None
+        if value is not None:
+            return value
+    if "any" in kinds:
+        return loose_json(plain) or quote(text)
+    return quote(text)
+
+
+def _integer(text: str) -> str | None:
+    if _INT.fullmatch(text):
+        return number(text.split(".")[0])
+    return None
+
+
+def _boolean(text: str) -> str | None:
+    return {"true": "true", "false": "false", "1": "true", "0": "false"}.get(text.lower())
+
+
+class Tool:
+    """One declared function."""
+
+    def __init__(self, name: str, parameters: Any) -> None:
+        self.name = name
+        self._root = parameters if isinstance(parameters, Mapping) else {}
+
+    @cached_property
+    def _kinds(self) -> Mapping[str, ParamType]:
+        schema: Any = self._root
+        for _ in range(_MAX_REFS):
+            if not isinstance(schema, Mapping) or "$ref" not in schema:
+                break
+            schema = _follow(str(schema["$ref"]), self._root)
+        found: dict[str, ParamType] = {}
+        if isinstance(schema, Mapping):
+            for part in (*_list(schema.get("allOf")), schema):
+                properties = part.get("properties") if isinstance(part, Mapping) else None
+                if isinstance(properties, Mapping):
+                    found |= {str(k): ParamType(kinds_of(v, self._root)) for k, v in properties.items()}
+        return found
+
+    def type_of(self, key: str) -> ParamType:
+        return self._kinds.get(key, ParamType())
+
+    def has(self, key: str) -> bool:
+        return key in self._kinds
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(self._kinds)
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+class ToolSet:
+    """The declared tools by name. Accepts OpenAI's ``{"type": "function", "function": {...}}`` and bare functions."""
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
+            if isinstance(inner, Mapping) and isinstance(inner.get("name"), str) and inner["name"]:
+                parameters = inner.get("parameters", inner.get("input_schema"))
+                self._tools[inner["name"]] = Tool(inner["name"], parameters)
+        self._sorted = sorted(self._tools)
+        self._longest = max(map(len, self._tools), default=0)
+
+    def __bool__(self) -> bool:
+        return bool(self._tools)
+
+    def __iter__(self) -> Any:
+        return iter(self._tools.values())
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of this name; white space and quotes around it do not matter, ``functions.`` before it neither."""
+        plain = name.strip(_AROUND)
+        return self._tools.get(name) or self._tools.get(plain) or self._tools.get(plain.removeprefix(_STEM))
+
+    def may_begin(self, text: str) -> bool:
+        """Whether more text can still make this the name of a declared tool."""
+        plain = text.lstrip(_AROUND)
+        if self._begins(plain) or plain.rstrip(_AROUND) in self._tools:
+            return len(text) < self._longest + 64
+        return plain.startswith(_STEM) and self.may_begin(plain[len(_STEM) :])
+
+    def _begins(self, plain: str) -> bool:
+        at = bisect.bisect_left(self._sorted, plain)
+        return (at < len(self._sorted) and self._sorted[at].startswith(plain)) or _STEM.startswith(plain)
+
+
+NO_TOOLS = ToolSet(())

@@ -1,0 +1,123 @@
+"""A block: what opens it, the calls inside, what closes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, peek
+from toolcall.output import Output
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How calls of a block are handed over.
+
+    hold: only when whole. rescued: marked as such. strict: only the usual keys around name and arguments.
+    """
+
+    hold: bool = False
+    rescued: bool = False
+    strict: bool = False
+    rescue: bool = True
+    more: Callable[[], bool] = lambda: True
+    """Whether another call may follow (parallel_tool_calls)."""
+
+
+class Body(Protocol):
+    """One way of writing a call."""
+
+    @property
+    def foreign(self) -> bool:
+        """Another family's way: read only while rescue is on, and the calls are marked as rescued."""
+        ...
+
+    def opens(self, lx: Lexer, options: Options) -> Read[bool]:
+        """Whether a call of this kind stands here; consumes what comes before the call itself."""
+        ...
+
+    def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
+        """Reads one call into ``out``; raises NoCall where it is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """opener: the marker that begins it, "" for calls that stand bare where a call may stand. keep_opener: the
+    opener is part of the first call and the body reads it again.
+
+    closers: what may end it. between: characters that separate calls. inner: markers between calls that are layout.
+    rescued: the block is none of the format's own. hold, strict: see Options. single: one call only.
+    triggers: for a bare block without opener, the characters that its calls begin with.
+    """
+
+    opener: str
+    bodies: tuple[Body, ...]
+    closers: tuple[str, ...] = ()
+    keep_opener: bool = False
+    between: str = SPACE + ",;"
+    inner: tuple[str, ...] = ()
+    rescued: bool = False
+    hold: bool = False
+    strict: bool = False
+    single: bool = False
+    triggers: str = ""
+
+    @cached_property
+    def _closing(self) -> Markers:
+        return Markers(self.closers)
+
+    @cached_property
+    def _inner(self) -> Markers:
+        return Markers(self.inner)
+
+    def read(self, lx: Lexer, out: Output, options: Options) -> Read[bool]:
+        """Reads the calls of the block, whose opener is consumed. Returns whether a closer was seen.
+
+        Raises NoCall with the lexer marked where the text begins that is no call.
+        """
+        count = 0
+        while True:
+            if count:
+                lx.mark()
+            yield from self._skip_between(lx, count)
+            if self.closers and (yield from at_marker(lx, self._closing)) is not None:
+                if not count:
+                    raise NoCall
+                lx.unmark()
+                return True
+            body = yield from self._choose(lx, options)
+            if body is None:
+                if not count:
+                    raise NoCall
+                lx.rewind()
+                return False
+            yield from body.read(lx, out, _marked(options) if body.foreign else options)
+            count += 1
+            lx.unmark()
+            if self.single or not options.more():
+                return not self.closers
+
+    def _skip_between(self, lx: Lexer, count: int) -> Read[None]:
+        skip = self.between + ("]})" if count else "")
+        while True:
+            if self.inner and (yield from at_marker(lx, self._inner)) is not None:
+                continue
+            char = yield from peek(lx)
+            if not char or char not in (skip if count else SPACE):
+                return
+            lx.pos += 1
+
+    def _choose(self, lx: Lexer, options: Options) -> Read[Body | None]:
+        for body in self.bodies:
+            if body.foreign and not options.rescue:
+                continue
+            if (yield from body.opens(lx, options)):
+                return body
+        return None
+
+
+def _marked(options: Options) -> Options:
+    return replace(options, hold=True, rescued=True)

@@ -1,0 +1,107 @@
+"""Calls written as JSON objects: ``{"name": ..., "arguments": {...}}``, alone, one after another, or in a list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolcall.json_stream import is_object, read_atom, read_object, read_text, read_value
+from toolcall.lexer import Lexer, NoCall, Read, peek, skip_space
+from toolcall.output import CallWriter, Output
+from toolcall.syntax.block import Options
+
+NAME_KEYS = ("name", "tool_name", "function_name", "function", "tool")
+ARGUMENT_KEYS = ("arguments", "parameters", "args", "params", "input")
+OTHER_KEYS = ("type", "id", "index", "tool_call_id", "description")
+
+
+@dataclass(frozen=True)
+class JsonCalls:
+    """names, arguments: the keys, the family's own first."""
+
+    names: tuple[str, ...] = NAME_KEYS
+    arguments: tuple[str, ...] = ARGUMENT_KEYS
+    foreign: bool = False
+
+    def opens(self, lx: Lexer, options: Options) -> Read[bool]:
+        char = yield from peek(lx)
+        if char == "[":
+            lx.pos += 1
+            char = yield from skip_space(lx)
+            if char != "{":
+                lx.buf = "[" + lx.buf[lx.pos :]
+                lx.pos = 0
+        return char == "{"
+
+    def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
+        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        depth = 1
+        lx.pos += 1
+        if (yield from skip_space(lx)) == "{":
+            lx.pos += 1
+        while depth:
+            char = yield from skip_space(lx)
+            if char == "}":
+                lx.pos += 1
+                depth -= 1
+            elif char == ",":
+                lx.pos += 1
+            elif char and char in "\"'":
+                depth += yield from self._member(lx, out, call, options)
+            elif call.tool is not None and call.written and not options.strict and not (char == "" and lx.cut):
+                break
+            else:
+                raise NoCall
+        call.end()
+
+    def _member(self, lx: Lexer, out: Output, call: CallWriter, options: Options) -> Read[int]:
+        """Reads one key and its value. Returns 1 if the call goes on in an inner object."""
+        key = yield from read_text(lx)
+        if (yield from skip_space(lx)) != ":":
+            raise NoCall
+        lx.pos += 1
+        char = yield from skip_space(lx)
+        if key in self.names and call.tool is None:
+            if key == "function" and char == "{":
+                lx.pos += 1
+                return 1
+            if not char or char not in "\"'":
+                raise NoCall
+            call.named((yield from read_text(lx, out.tools.may_begin)))
+        elif key in self.arguments and not call.parts and not call.written:
+            yield from read_arguments(lx, call)
+        elif options.strict and key not in OTHER_KEYS:
+            raise NoCall
+        else:
+            yield from read_value(lx, _nothing)
+        return 0
+
+
+def _nothing(piece: str) -> None:
+    return None
+
+
+def read_arguments(lx: Lexer, call: CallWriter) -> Read[None]:
+    """The arguments: an object, an object in a string, or null. Anything else is no call."""
+    char = yield from peek(lx)
+    if char == "{":
+        yield from read_object(lx, call.put, call.commit)
+        call.commit()
+        return
+    if char and char in "\"'":
+        text = yield from read_text(lx)
+        if text.strip() and not is_object(text):
+            raise NoCall
+        call.put(text if text.strip() else "{}")
+    elif char == "[":
+        lx.pos += 1
+        if (yield from skip_space(lx)) != "]":
+            raise NoCall
+        lx.pos += 1
+        call.put("{}")
+    else:
+        word: list[str] = []
+        yield from read_atom(lx, word.append)
+        if word != ["null"]:
+            raise NoCall
+        call.put("{}")
+    call.commit()
