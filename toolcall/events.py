@@ -2,26 +2,23 @@
 
 The order is the order in the answer. Concatenating ``ToolCallArguments.fragment`` of one index gives the
 call's arguments, a JSON object. The four dialects (chat, legacy functions, Responses, Anthropic) are
-renderers of these events.
+renderers of these events. Structs, because an event is made for nearly every token.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallStart:
+class ToolCallStart(msgspec.Struct, frozen=True, gc=False):
     """A call opens. ``index`` counts from 0 without gaps, ``id`` is unique over the conversation."""
 
     index: int
@@ -29,14 +26,12 @@ class ToolCallStart:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallArguments:
+class ToolCallArguments(msgspec.Struct, frozen=True, gc=False):
     index: int
     fragment: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallEnd:
+class ToolCallEnd(msgspec.Struct, frozen=True, gc=False):
     """The call is whole. A start without an end is a call that was cut off (finish_reason ``length``).
 
     rescued: the call was written outside the model's own format and recovered (toolcall.rescue).

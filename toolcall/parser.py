@@ -7,7 +7,6 @@ read depends on the text alone, not on where it was cut.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from toolcall import rescue as rescues
