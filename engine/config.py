@@ -40,7 +40,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_cache: bool = True
     kv_cache_dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
     attention_backend: Literal["auto", "flash", "triton", "sdpa"] = "auto"
-    grammar_backend: Literal["llguidance", "xgrammar"] = "llguidance"
     run_dir: str = ""
     """Directory (0700) of the ipc sockets; empty: a new one under the platform's runtime directory."""
     log_level: str = "info"
