@@ -27,6 +27,7 @@ class Rules:
     def __init__(self) -> None:
         self._names: dict[tuple[str, str], str] = {}
         self._terminals: dict[str, str] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
 
     def add(self, kind: str, body: str) -> str:
         """Name of a rule with this body. ``kind`` is the stem of its name, with options in brackets."""
@@ -38,6 +39,10 @@ class Rules:
 
     def terminal(self, name: str, body: str) -> None:
         self._terminals[name] = body
+
+    def number(self, *key: object) -> int:
+        """A number for this key, the same each time."""
+        return self._numbers.setdefault(key, len(self._numbers))
 
     def text(self, start: str) -> str:
         """The whole grammar."""
@@ -70,6 +75,13 @@ def lark_text(text: str, *, flexible: bool, is_json: bool = False) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def lark_regex(pattern: str) -> str:
+    """A Lark regex literal: unescaped slashes are escaped."""
+    return (
+        "/" + re.sub(r"(\\.)|/", lambda found: found[1] or "\\/", pattern, flags=re.DOTALL).replace("\n", "\\n") + "/"
+    )
 
 
 def close_objects(schema: Schema) -> Schema:
@@ -113,9 +125,7 @@ def _free_parameters(rules: Rules, style: TaggedArguments) -> str:
     before, after = style.parameter.split("{key}", 1)
     head, tail = _fill(after, "true", "string").split("{value}", 1)
     parts = [_quoted(before) if before else "", "FREE_KEY", _quoted(head + style.quote)]
-    parts.append(
-        json_rule(rules, {"type": "string"}, flexible=False) if style.quoted else _raw(rules, {}, style.quote + tail)
-    )
+    parts.append(json_rule(rules, {"type": "string"}, flexible=False) if style.quoted else _raw(rules, {}, style, tail))
     element = rules.add("free", " ".join(part for part in parts if part))
     between = _quoted(style.between) + " " if style.between else ""
     return f"({element} ({between}{element})*)?"
@@ -185,8 +195,7 @@ def _parameter(rules: Rules, style: TaggedArguments, name: str, schema: Schema, 
         value = json_rule(rules, schema, flexible=False, lenient=lenient)
         parts = [_quoted(head), value, _quoted(tail) if tail else ""]
     else:
-        end = style.quote + tail
-        parts = [_quoted(head + style.quote), _raw(rules, _resolve(schema), end)]
+        parts = [_quoted(head + style.quote), _raw(rules, _resolve(schema), style, tail)]
     return rules.add("parameter", " ".join(part for part in parts if part))
 
 
@@ -199,14 +208,17 @@ def _attribute(types: set[str]) -> str:
     return "number" if named[:1] == ["integer"] else (named or ["object"])[0]
 
 
-def _raw(rules: Rules, schema: Schema, end: str) -> str:
-    """A raw string value with the text that ends it."""
+def _raw(rules: Rules, schema: Schema, style: TaggedArguments, tail: str) -> str:
+    """A raw string value with the text that ends it, which the value itself cannot hold."""
     literals = _literals(schema)
-    closing = _quoted(end)
+    closing = _quoted(style.quote + tail)
     if literals:
         options = " | ".join(_quoted(item) for item in literals if isinstance(item, str))
         return f"({options}) {closing}"
-    return rules.add(f"raw[suffix={closing}]", "/" + _raw_pattern(schema).replace("/", "\\/") + "/")
+    forbidden = "|".join(re.escape(text) for text in style.forbidden)
+    name = f"RAW_{rules.number(style.forbidden, _raw_pattern(schema))}"
+    rules.terminal(name, f"{lark_regex(_raw_pattern(schema))} & ~{lark_regex(f'(?s:.*)({forbidden})(?s:.*)')}")
+    return rules.add(f"raw[suffix={closing}]", name)
 
 
 def _raw_pattern(schema: Schema) -> str:

@@ -18,13 +18,22 @@ class TaggedArguments:
 
     parameter: template with {key} and {value}, for a raw string value; {string} becomes true/false and {type}
     the JSON type, where the format says so in an attribute. between: text between two parameters. quoted:
-    strings are JSON strings rather than raw text (pythonic). quote: a pair of marks around raw strings.
+    strings are JSON strings rather than raw text (pythonic). quote: a pair of marks around raw strings. ends:
+    further texts that a raw value must not hold, since parsers take them for its end.
     """
 
     parameter: str
     between: str = ""
     quoted: bool = False
     quote: str = ""
+    ends: tuple[str, ...] = ()
+
+    @property
+    def forbidden(self) -> tuple[str, ...]:
+        """Texts that would end a raw value, or seem to."""
+        head, tail = self.parameter.split("{value}", 1)
+        opening = head.split("{key}", 1)[0].strip()
+        return tuple(dict.fromkeys(text for text in (self.quote or tail.strip(), opening, *self.ends) if text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ class CallStyle:
 
 _JSON_ARGUMENTS = '{"name": "{name}", "arguments": {args}}'
 _JSON_PARAMETERS = '{"name": "{name}", "parameters": {args}}'
-_XML = TaggedArguments("<parameter={key}>\n{value}\n</parameter>\n")
+_XML = TaggedArguments("<parameter={key}>\n{value}\n</parameter>\n", ends=("</function>",))
 _GLM_LINES = TaggedArguments("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n")
 _GLM = TaggedArguments("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>")
 _PYTHON = TaggedArguments("{key}={value}", between=", ", quoted=True)

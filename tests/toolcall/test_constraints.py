@@ -1,0 +1,239 @@
+"""What a grammar lets any model write, its format's parser reads as calls that validate."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import jsonschema
+import numpy as np
+import pytest
+
+import toolcall
+from engine.grammar.interface import GrammarError
+from tests.engine.grammar.vocabulary import EOS, TOKENS, VOCAB_SIZE, backend, decode, encode
+from toolcall.constraint_arguments import close_objects
+from toolcall.constraint_styles import STYLES
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint
+from toolcall.registry import get_reasoning
+
+WORDS = (VOCAB_SIZE + 31) // 32
+WALKS = 4 * int(os.environ.get("CALLGATE_TEST_SCALE", "1"))
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "unit": {"type": "string", "enum": ["c", "f"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
+        "where": {"$ref": "#/$defs/place"},
+        "loud": {"type": "boolean"},
+        "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    },
+    "required": ["city", "days"],
+    "$defs": {"place": {"type": "object", "properties": {"lat": {"type": "number"}}, "required": ["lat"]}},
+}
+TOOLS = [
+    {"name": "get_weather", "parameters": WEATHER},
+    {"name": "ping", "parameters": None},
+    {
+        "name": "notes-add",
+        "parameters": {"type": "object", "properties": {"text": {"type": "string", "minLength": 2, "maxLength": 9}}},
+    },
+]
+CONSTRAINED = [ConstrainedTool(tool["name"], tool["parameters"]) for tool in TOOLS]
+CLOSERS = [token for token, text in enumerate(TOKENS) if text in (b'"', b"<", b"}", b"]", b">", b")", b"/", b'": "')]
+LETTERS = [token for token, text in enumerate(TOKENS) if text.isalnum() and len(text) == 1]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return backend()
+
+
+def write(engine, spec, seed: int, end: bytes = b"", limit: int = 1500) -> tuple[str, bool]:
+    """A random model's text under a grammar, and whether it came to its end. ``end``: what closes a raw value."""
+    rng, matcher, out = random.Random(seed), engine.matcher(engine.compile(spec)), []
+    mask = np.zeros(WORDS, dtype=np.int32)
+    while len(out) < limit:
+        tokens = matcher.forced_tokens()
+        if not tokens:
+            assert matcher.fill_mask(mask)
+            bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB_SIZE]
+            tokens = [choose(rng, set(np.nonzero(bits)[0].tolist()), out, end)]
+        for token in tokens:
+            assert matcher.accept(token)
+        out += tokens
+        if EOS in tokens:
+            return decode(out), True
+        if matcher.terminated:
+            return decode(out), True
+    return decode(out), False
+
+
+def choose(rng: random.Random, allowed: set[int], out: list[int], end: bytes) -> int:
+    length = len(out)
+    written = b"".join(TOKENS[token] for token in out[-len(end) - 1 :])
+    begun = next((size for size in range(len(end) - 1, 0, -1) if written.endswith(end[:size])), 0)
+    if end and end[begun] in allowed and rng.random() < (0.95 if begun else 0.3):
+        return end[begun]
+    if EOS in allowed and (length > 200 or rng.random() < 0.4):
+        return EOS
+    closing = [token for token in CLOSERS if token in allowed]
+    if closing and rng.random() < (0.3 if length < 300 else 0.9):
+        return rng.choice(closing)
+    letters = [token for token in LETTERS if token in allowed]
+    return rng.choice(letters if letters and rng.random() < 0.7 else sorted(allowed))
+
+
+def read(text: str, format_name: str, reasoning: str | None = None, **options):
+    return toolcall.parse(text, TOOLS, format=format_name, reasoning=reasoning and get_reasoning(reasoning), **options)
+
+
+def check_calls(calls) -> None:
+    schemas = {tool["name"]: tool["parameters"] or {"type": "object", "maxProperties": 0} for tool in TOOLS}
+    for call in calls:
+        jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+
+
+NAMES = [form.name for form in toolcall.list_formats() if form.name in STYLES]
+
+
+def test_every_format_has_a_style_or_is_known_to_fall_back():
+    missing = {form.name for form in toolcall.list_formats()} - set(STYLES)
+    assert missing <= {"minimax_m3", "muse_glimmer"}
+    assert len(NAMES) >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forced_calls_are_read_back_and_validate(engine, name):
+    spec = build_constraint(ConstraintRequest(format=name, tools=CONSTRAINED, choice="required"))
+    arguments = STYLES[name].arguments
+    end = (arguments.quote + arguments.parameter.split("{value}")[1]).encode() if arguments else b""
+    finished = 0
+    for seed in range(WALKS):
+        text, whole = write(engine, spec, seed, end)
+        if not whole:
+            continue
+        finished += 1
+        parsed = read(text, name)
+        assert parsed.tool_calls, text
+        assert not (parsed.content or "").strip(), text
+        check_calls(parsed.tool_calls)
+        assert not any(call.rescued for call in parsed.tool_calls)
+    assert finished >= WALKS // 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_single_call_where_parallel_calls_are_off(engine, name):
+    spec = build_constraint(ConstraintRequest(format=name, tools=CONSTRAINED[1:2], choice="required", parallel=False))
+    text, whole = write(engine, spec, 1)
+    assert whole
+    calls = read(text, name).tool_calls
+    assert [(call.name, call.arguments) for call in calls] == [("ping", "{}")]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if STYLES[name].thought is None])
+def test_reasoning_may_come_first(engine, name):
+    request = ConstraintRequest(format=name, tools=CONSTRAINED[1:2], choice="required", parallel=False)
+    for reasoning, written in (("optional", "<think>ponder {</think>\n"), ("open", "ponder {</think>\n")):
+        spec = build_constraint(
+            ConstraintRequest(
+                **{**fields(request), "reasoning": reasoning, "reasoning_markers": ("<think>", "</think>")}
+            )
+        )
+        matcher = engine.matcher(engine.compile(spec))
+        for token in encode(written):
+            assert matcher.accept(token), (reasoning, written)
+        assert matcher.forced_tokens() or not matcher.terminated
+
+
+def fields(request: ConstraintRequest) -> dict:
+    return {name: getattr(request, name) for name in ConstraintRequest.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_auto_is_free_text_until_the_native_call_opens(engine, name):
+    spec = build_constraint(ConstraintRequest(format=name, tools=CONSTRAINED, rescue=False))
+    mask = np.zeros(WORDS, dtype=np.int32)
+    matcher = engine.matcher(engine.compile(spec))
+    for token in encode("It is [12] {warm}, see (a, b). "):
+        assert not matcher.fill_mask(mask)
+        assert matcher.accept(token)
+    style = STYLES[name]
+    opening = (style.opening + style.call.split("{args}")[0]).replace("{name}", "ping").replace("{index}", "0")
+    for token in encode(opening):
+        assert matcher.accept(token), opening
+    assert matcher.fill_mask(mask)
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    assert 0 < bits.sum() < VOCAB_SIZE
+
+
+def test_auto_constrains_a_bare_call_of_a_declared_tool_only(engine):
+    spec = build_constraint(ConstraintRequest(format="hermes", tools=CONSTRAINED))
+    mask = np.zeros(WORDS, dtype=np.int32)
+    for text, held in (
+        ('```json\n{\n  "name": "ping",\n  "arguments": ', True),
+        ('{"name": "other", "arguments": ', False),
+        ('{"name": "ping", "age": ', False),
+    ):
+        matcher = engine.matcher(engine.compile(spec))
+        for token in encode(text):
+            assert matcher.accept(token)
+        assert matcher.fill_mask(mask) is held, text
+
+
+def test_a_document_or_a_call(engine):
+    document = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+    spec = build_constraint(ConstraintRequest(format="hermes", tools=CONSTRAINED, document=document))
+    kinds = set()
+    for seed in range(30):
+        text, whole = write(engine, spec, seed)
+        if not whole:
+            continue
+        parsed = read(text, "hermes")
+        check_calls(parsed.tool_calls)
+        if not parsed.tool_calls:
+            jsonschema.validate(json.loads(parsed.content), document)
+        kinds.add(bool(parsed.tool_calls))
+    assert kinds == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("policy", "strict", "constrained"),
+    [("on", False, True), ("strict-only", False, False), ("strict-only", True, True), ("off", True, False)],
+)
+def test_the_policy_decides_what_auto_enforces(policy, strict, constrained):
+    tools = [ConstrainedTool("ping", None, strict=strict)]
+    spec = build_constraint(ConstraintRequest(format="hermes", tools=tools, policy=policy))
+    assert (spec is not None) is constrained
+    forced = build_constraint(ConstraintRequest(format="hermes", tools=tools, policy=policy, choice="required"))
+    assert forced is not None
+
+
+def test_close_objects_only_narrows():
+    closed = close_objects(WEATHER)
+    assert closed["additionalProperties"] is False
+    assert closed["$defs"]["place"]["additionalProperties"] is False
+    free = {"type": "object", "additionalProperties": {"type": "string"}}
+    assert close_objects(free) == free
+    composed = {"allOf": [{"properties": {"a": {}}}], "properties": {"b": {}}}
+    assert close_objects(composed) == composed
+
+
+def test_eighty_tools_compile(engine):
+    tools = [ConstrainedTool(f"tool_{index}", WEATHER) for index in range(80)]
+    spec = build_constraint(ConstraintRequest(format="hermes", tools=tools))
+    assert engine.compile(spec)
+
+
+def test_a_clients_own_compiler_options_are_not_passed_on(engine):
+    schema = {
+        "x-guidance": {"lenient": True},
+        "type": "object",
+        "properties": {"a": {"type": "array", "uniqueItems": True}},
+    }
+    spec = build_constraint(ConstraintRequest(format="hermes", tools=[ConstrainedTool("f", schema)], choice="required"))
+    with pytest.raises(GrammarError):
+        engine.compile(spec)
