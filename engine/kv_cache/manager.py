@@ -65,8 +65,7 @@ class KVCacheManager:
         pages = [node.page for node in path] + self._take(fresh)
         lease = Lease(tenant, path[-1] if path else None, pages)
         lease.num_committed = len(path)
-        if path:
-            self.cache.touch(path)
+        self.cache.touch(path)
         self._leases[id(lease)] = lease
         return lease
 

@@ -79,7 +79,7 @@ class RadixCache:
         return path
 
     def touch(self, path: Sequence[RadixNode]) -> None:
-        """Count a hit on every node of a path, at a new tick of the logical clock."""
+        """A new tick of the logical clock; every node of ``path`` was hit at it."""
         self.clock += 1
         for node in path:
             node.last_used = self.clock

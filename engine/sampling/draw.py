@@ -11,8 +11,6 @@ import numpy.typing as npt
 from engine.sampling.topk import BLOCK, top_indices
 
 FloatArray = npt.NDArray[np.float32]
-LEVELS = (128, 4096)
-"""How many candidates a top_p nucleus is looked for in, before the whole row is sorted."""
 
 
 def draw(
@@ -21,20 +19,9 @@ def draw(
     """Sample from ``row`` [V] (masked entries are -inf, the maximum is finite) by inverting the distribution at u."""
     if 0 < top_k < len(row):
         indices = top_indices(row, top_k)
-        cumulative = np.cumsum(_weights(row[indices], row[indices[0]], temperature, min_p), dtype=np.float64)
-        return int(indices[_pick_nucleus(cumulative, u, top_p, None)])
+        return int(indices[_pick_sorted(_weights(row[indices], row[indices[0]], temperature, min_p), u, top_p)])
     weights = _weights(row, row.max(), temperature, min_p)
-    if top_p >= 1.0:
-        return _pick_blockwise(weights, u)
-    total = float(weights.sum(dtype=np.float64))
-    for level in LEVELS:
-        if level < len(row):
-            indices = top_indices(row, level)
-            cumulative = np.cumsum(weights[indices], dtype=np.float64)
-            if cumulative[-1] >= top_p * total:
-                return int(indices[_pick_nucleus(cumulative, u, top_p, total)])
-    indices = np.argsort(-weights, kind="stable")
-    return int(indices[_pick_nucleus(np.cumsum(weights[indices], dtype=np.float64), u, top_p, total)])
+    return _pick_blockwise(weights, u) if top_p >= 1.0 else _pick_top_p(weights, u, top_p)
 
 
 def _weights(values: FloatArray, maximum: np.float32, temperature: float, min_p: float) -> FloatArray:
@@ -48,13 +35,32 @@ def _weights(values: FloatArray, maximum: np.float32, temperature: float, min_p:
     return weights
 
 
-def _pick_nucleus(cumulative: npt.NDArray[np.float64], u: float, top_p: float, total: float | None) -> int:
+def _pick_sorted(weights: FloatArray, u: float, top_p: float) -> int:
     """Index into weights sorted downwards: the least set whose share reaches ``top_p``, then u within it."""
-    whole = cumulative[-1] if total is None else total
-    size = min(int(np.searchsorted(cumulative, top_p * whole, side="left")) + 1, len(cumulative))
-    mass = cumulative[size - 1]
-    index = int(np.searchsorted(cumulative[:size], u * mass, side="right"))
-    return min(index, int(np.searchsorted(cumulative[:size], mass, side="left")))
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    size = min(int(np.searchsorted(cumulative, top_p * cumulative[-1], side="left")) + 1, len(cumulative))
+    return _invert(cumulative[:size], u)
+
+
+def _pick_top_p(weights: FloatArray, u: float, top_p: float) -> int:
+    """Nucleus sampling (Holtzman et al., 2020) in token order; entries equal to the nucleus' least are all in it.
+
+    What is lighter than (1 - top_p) of the mean cannot belong to it, so only the rest is sorted, by value.
+    """
+    total = float(weights.sum(dtype=np.float64))
+    candidates = np.flatnonzero(weights >= np.float32((1.0 - top_p) * total / len(weights) * 0.999))
+    heavy = weights[candidates]
+    ordered = np.sort(heavy)[::-1]
+    size = int(np.searchsorted(np.cumsum(ordered, dtype=np.float64), top_p * total, side="left"))
+    least = ordered[min(size, len(ordered) - 1)]
+    nucleus = heavy >= least
+    return int(candidates[nucleus][_invert(np.cumsum(heavy[nucleus], dtype=np.float64), u)])
+
+
+def _invert(cumulative: npt.NDArray[np.float64], u: float) -> int:
+    """The entry in whose share of the mass u falls; never one without weight."""
+    index = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
+    return min(index, int(np.searchsorted(cumulative, cumulative[-1], side="left")))
 
 
 def _pick_blockwise(weights: FloatArray, u: float) -> int:

@@ -34,7 +34,8 @@ class PenaltyTable:
                 self._slot(token)
 
     def add(self, token: int) -> None:
-        self._counts[self._slot(token)] += 1.0
+        slot = self._slot(token)  # first: it may replace the arrays
+        self._counts[slot] += 1.0
 
     def apply(self, row: FloatArray) -> None:
         """Change ``row`` [V] in place: repetition first, then frequency and presence."""
