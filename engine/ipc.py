@@ -32,8 +32,9 @@ T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 64 << 20
 HIGH_WATER_MARK = 100_000
-MAX_SOCKET_PATH = 100
-"""sockaddr_un holds 108 bytes; ZMQ needs a few of them."""
+MAX_SOCKET_PATH = 107
+"""sockaddr_un holds 108 bytes, the last of them 0."""
+MAX_SOCKET_NAME = len("/model-99999.sock")
 SEND_TIMEOUT = 30.0
 
 DetokenizerOutput = BatchStrOut | EmbedOut | ControlReply | SchedulerStats
@@ -59,7 +60,7 @@ def make_run_dir(parent: str = "") -> Path:
 
 
 def _fitting(directory: Path) -> Path:
-    if len(os.fsencode(directory)) + 24 > MAX_SOCKET_PATH:
+    if len(os.fsencode(directory)) + MAX_SOCKET_NAME > MAX_SOCKET_PATH:
         directory.rmdir()
         raise OSError(f"the run directory's path is too long for a socket: {directory.parent}")
     return directory

@@ -118,6 +118,11 @@ class Engine:
         return self._supervisor.pids if self._supervisor is not None else {}
 
     @property
+    def dropped_frames(self) -> dict[str, int]:
+        """Malformed frames that each process's socket has dropped."""
+        return self._supervisor.dropped_frames if self._supervisor is not None else {}
+
+    @property
     def run_dir(self) -> Path | None:
         return self._run_dir
 

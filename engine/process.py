@@ -51,6 +51,7 @@ class Child:
         self.exited: asyncio.Future[int] = self._loop.create_future()
         self.last_beat = self.last_progress = time.monotonic()
         self.step = 0
+        self.dropped = 0
         self._cpu_ticks = -1
         self._reader = FrameReader()
         self._status, write_end = os.pipe2(os.O_CLOEXEC)
@@ -133,6 +134,7 @@ class Child:
         self.last_beat = time.monotonic()
         if isinstance(message, Beat):
             self.step = message.step
+            self.dropped = message.dropped
         elif not self.started.done():
             self.started.set_result(message)
 

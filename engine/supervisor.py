@@ -98,6 +98,12 @@ class Supervisor:
         children = (self._model, self._text)
         return {child.name: child.pid for child in children if child is not None and not child.exited.done()}
 
+    @property
+    def dropped_frames(self) -> dict[str, int]:
+        """Frames that were no message, by reader; the children's counts are up to a beat old."""
+        children = [child for child in (self._model, self._text) if child is not None]
+        return {"api": self._inbox.dropped, **{child.name: child.dropped for child in children}}
+
     async def start(self) -> None:
         """Bring the engine up. Raises EngineStartError, with nothing left running, where that fails."""
         try:
@@ -283,7 +289,7 @@ class Supervisor:
 
     def _scheduler_socket(self) -> str:
         """A name of its own for every engine: nothing that waits for a dead one may reach the next."""
-        return str(self._run_dir / f"scheduler-{self._generation}.sock")
+        return str(self._run_dir / f"model-{self._generation}.sock")
 
     def _text_socket(self) -> str:
         return str(self._run_dir / f"text-{self._generation}.sock")
