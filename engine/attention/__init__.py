@@ -1,0 +1,1 @@
+"""Attention over paged KV: the pool, the backends, and who is chosen when."""

@@ -1,0 +1,1 @@
+"""Models: one file per family; engine.models.registry names them."""

@@ -63,11 +63,11 @@ class Checkpoint:
         return tuple(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._stored(name).shape
+        return self.stored(name).shape
 
     def raw(self, name: str) -> RawTensor:
         """Stored type and bytes, rows in Hugging Face order; a view unless rows had to be reordered."""
-        tensor = self._stored(name)
+        tensor = self.stored(name)
         order = self._row_orders.get(name)
         return tensor if order is None else tensor.permuted(order)
 
@@ -89,7 +89,7 @@ class Checkpoint:
         for file in self._files:
             file.release_pages()
 
-    def _stored(self, name: str) -> RawTensor:
+    def stored(self, name: str) -> RawTensor:
         if name not in self._tensors:
             raise WeightsError(f"{self._files[0].path}: tensor {name} is missing")
         return self._tensors[name]

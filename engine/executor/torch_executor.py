@@ -1,0 +1,144 @@
+"""The torch runner: loads a checkpoint, owns KV memory, turns a ScheduleBatch into sampled tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.attention.backend import AttentionBackend, AttentionSpec
+from engine.attention.kv_pool import KVPool
+from engine.attention.registry import choose_backend
+from engine.config import EngineConfig
+from engine.distributed import TensorParallel
+from engine.executor.executor import RowOutput, StepOutput
+from engine.executor.forward_batch import ForwardBatch, build_forward_batch
+from engine.executor.kv_budget import kv_pages
+from engine.models.batch import ModelBatch
+from engine.models.registry import load_model
+from engine.platform.device import TorchDevice, resolve_device
+from engine.quantization.registry import linear_method
+from engine.sampling.sampler import Sampler
+from engine.scheduler.batch import ScheduleBatch
+from engine.weights.checkpoint import Checkpoint
+from engine.weights.torch_loader import Progress, WeightLoader
+
+FloatArray = npt.NDArray[np.float32]
+
+_KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class TorchExecutor:
+    """An Executor over torch, on a CPU or a GPU.
+
+    On a CPU, logits of a token have the same bits however its prompt was cut, batched, cached or preempted.
+    ``progress`` is told about loading. Raises WeightsError, DeviceError, KVMemoryError or ValueError, each with
+    one line for the user, where the model cannot be run as ``config`` asks.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        checkpoint: Checkpoint,
+        *,
+        progress: Progress | None = None,
+        tp: TensorParallel | None = None,
+    ) -> None:
+        self._tp = tp or TensorParallel()
+        self.device: TorchDevice = resolve_device(config, self._tp.rank)
+        self.model_config = checkpoint.config
+        torch.set_num_threads(self.device.threads)
+        spec = self._attention_spec(config)
+        self.attention_name, backend = choose_backend(config.attention_backend, spec)
+        loader = WeightLoader(
+            checkpoint,
+            dtype=self.device.dtype,
+            device=self.device.device,
+            threads=self.device.threads,
+            progress=progress,
+        )
+        max_positions = config.max_model_len or checkpoint.config.max_positions
+        with loader:
+            method = linear_method(config.quantization)
+            self._model = load_model(loader, method, self._tp, max_positions=max_positions)
+        self._pool = KVPool(spec, checkpoint.config.num_layers, self._fitting_pages(config, spec))
+        self._attention: AttentionBackend = backend(spec, self._pool)
+        self._sampler = Sampler(self.vocab_size)
+
+    def _attention_spec(self, config: EngineConfig) -> AttentionSpec:
+        model, device = self.model_config, self.device
+        if config.kv_cache_dtype not in ("auto", *_KV_DTYPES):
+            raise ValueError(f"--kv-cache-dtype {config.kv_cache_dtype} is not supported by the torch runner.")
+        heads, kv_heads = self._tp.share(model.num_heads, "attention heads"), self._tp.kv_heads(model.num_kv_heads)
+        return AttentionSpec(
+            num_heads=heads.stop - heads.start,
+            num_kv_heads=kv_heads.stop - kv_heads.start,
+            head_dim=model.head_dim,
+            page_size=config.page_size,
+            dtype=device.dtype,
+            kv_dtype=_KV_DTYPES.get(config.kv_cache_dtype, device.dtype),
+            device=device.device,
+        )
+
+    def _fitting_pages(self, config: EngineConfig, spec: AttentionSpec) -> int:
+        return kv_pages(
+            config,
+            page_bytes=KVPool.page_bytes(spec, self.model_config.num_layers),
+            free_bytes=self.device.free_bytes(),
+            total_bytes=self.device.total_bytes(),
+            on_cpu=self.device.is_cpu,
+        )
+
+    @property
+    def num_pages(self) -> int:
+        return self._pool.num_pages
+
+    @property
+    def page_size(self) -> int:
+        return self._pool.page_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model_config.vocab_size
+
+    def execute(self, batch: ScheduleBatch) -> StepOutput:
+        forward_batch = build_forward_batch(batch)
+        hidden = self.forward(forward_batch)
+        logits = self.logits(hidden, forward_batch.logits_index)
+        rows = self._sampler.sample(logits, batch)
+        return StepOutput(self._with_embeddings(rows, batch, forward_batch, hidden))
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Run the model over one step; hidden state after the final norm, [T, hidden]. KV pages are written."""
+        device = self.device.device
+        model_batch = ModelBatch(
+            input_ids=torch.from_numpy(batch.input_ids.astype(np.int64)).to(device),
+            positions=torch.from_numpy(batch.positions.astype(np.int64)).to(device),
+            attention=self._attention.plan(batch),
+        )
+        return self._model.forward(model_batch)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor, index: npt.NDArray[np.int32]) -> FloatArray:
+        """Logits of the tokens ``index`` [L] of a step, [L, vocab]."""
+        if not len(index):
+            return np.empty((0, self.vocab_size), np.float32)
+        wanted = hidden[torch.from_numpy(index.astype(np.int64)).to(hidden.device)]
+        logits: FloatArray = self._model.compute_logits(wanted).cpu().numpy()
+        return logits
+
+    def copy_page(self, source: int, target: int) -> None:
+        self._pool.copy_page(source, target)
+
+    @staticmethod
+    def _with_embeddings(
+        rows: tuple[RowOutput, ...], batch: ScheduleBatch, forward_batch: ForwardBatch, hidden: torch.Tensor
+    ) -> tuple[RowOutput, ...]:
+        out = list(rows)
+        for index, row in enumerate(batch.rows):
+            if row.req.embeds:
+                first, last = forward_batch.cu_seqlens[index : index + 2].tolist()
+                mean = hidden[first:last].double().mean(dim=0)
+                out[index] = RowOutput(embedding=tuple(mean.tolist()))
+        return tuple(out)

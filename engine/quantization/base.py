@@ -1,0 +1,43 @@
+"""What a layer and a LinearMethod say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from engine.weights.torch_loader import WeightLoader
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """This rank's part of one linear of the checkpoint: ``rows`` of its outputs, ``columns`` of its inputs.
+
+    name: of the module (``model.layers.0.mlp.up_proj``); the method reads the tensors it stores under it.
+    bias: False where another rank adds it.
+    """
+
+    name: str
+    rows: slice | None = None
+    columns: slice | None = None
+    bias: bool = True
+
+
+class LinearOp(Protocol):
+    """One loaded linear: x [T, in] -> [T, out]."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+class LinearMethod(Protocol):
+    """Arithmetic of linears: what is kept in memory and how it is multiplied."""
+
+    def load(self, weights: WeightLoader, shards: Sequence[Shard]) -> LinearOp:
+        """One op whose outputs are those of ``shards``, one after the other, over the same input."""
+        ...
+
+    def wrap(self, weight: torch.Tensor) -> LinearOp:
+        """An op over a matrix [out, in] that somebody else owns (a tied embedding)."""
+        ...
