@@ -1,0 +1,99 @@
+"""build_app: the gateway as an ASGI application around any EngineClient. No globals, no I/O at import."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.client import EngineClient
+from server.args import ServerArgs
+from server.auth import AuthMiddleware, Tenants
+from server.constrainer import Constrainer
+from server.errors import BadRequest, from_http_exception
+from server.health import health_router
+from server.metrics import CONTENT_TYPE, Metrics
+from server.middleware import EdgeMiddleware
+from server.openai.routes import openai_router
+from server.planner import Planner
+from server.rate_limit import RateLimiter
+from server.services import Services
+
+
+def build_app(engine: EngineClient, args: ServerArgs, *, constrainer: Constrainer | None = None) -> FastAPI:
+    """The whole HTTP surface. The engine may still be starting; until it is ready, requests get 503."""
+    services = build_services(engine, args, constrainer or Constrainer())
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await services.planner.close()
+
+    app = FastAPI(
+        lifespan=lifespan,
+        title="Callgate",
+        summary="OpenAI-compatible gateway with function calling",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        root_path=args.root_path,
+    )
+    app.state.services = services
+    app.include_router(health_router(engine))
+    app.include_router(openai_router(services))
+    _add_metrics(app, services)
+    _add_error_handlers(app)
+    _add_middleware(app, services)
+    return app
+
+
+def build_services(engine: EngineClient, args: ServerArgs, constrainer: Constrainer) -> Services:
+    limiter = RateLimiter(
+        requests_per_minute=args.requests_per_minute,
+        tokens_per_minute=args.tokens_per_minute,
+        max_concurrent=args.max_concurrent_requests,
+    )
+    return Services(engine, args, Metrics(), limiter, Tenants(), Planner(engine, args, constrainer))
+
+
+def _add_metrics(app: FastAPI, services: Services) -> None:
+    @app.get("/metrics", summary="Prometheus metrics", tags=["health"])
+    async def metrics() -> Response:
+        return Response(await services.metrics.render(services.engine), headers={"content-type": CONTENT_TYPE})
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """The router's own refusals; everything else reaches EdgeMiddleware as an exception."""
+
+    async def on_http_exception(request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, HTTPException)
+        error = from_http_exception(exc.status_code, exc.headers)
+        return Response(error.json(), error.status, headers=error.headers, media_type="application/json")
+
+    async def on_validation_error(request: Request, exc: Exception) -> Response:
+        error = BadRequest("A query or path parameter is not valid.")
+        return Response(error.json(), error.status, media_type="application/json")
+
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+
+
+def _add_middleware(app: FastAPI, services: Services) -> None:
+    """Last added is outermost: edge (ids, errors, log), CORS, keys, then the routes."""
+    args = services.args
+    app.add_middleware(AuthMiddleware, args=args, limiter=services.limiter, tenants=services.tenants)
+    if args.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(args.allowed_origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    app.add_middleware(EdgeMiddleware, metrics=services.metrics)

@@ -1,0 +1,158 @@
+"""Reading a request's JSON body, with every limit enforced on the bytes themselves.
+
+Decisions (RELIABILITY section e):
+
+* The body is parsed as JSON whatever its Content-Type says (``curl -d`` sends a form type), except multipart,
+  which is a 415. A Content-Encoding other than identity is a 415.
+* Duplicate keys: the last one counts, as in every JSON parser that our clients use.
+* Invalid UTF-8, lone surrogates (raw or escaped), NaN, Infinity and numbers beyond a double: 400.
+* A UTF-8 byte order mark is skipped.
+* Unknown top-level fields are ignored; known fields that we cannot honour are a 400 naming them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+from starlette.types import Receive, Scope
+
+from server import limits
+from server.errors import (
+    BadRequest,
+    ClientDisconnected,
+    RequestTimeout,
+    TooLarge,
+    UnsupportedMediaType,
+    from_validation_error,
+)
+
+T = TypeVar("T")
+
+_OFF_LOOP_BYTES = 256 * 1024
+
+
+def header(scope: Scope, name: bytes) -> bytes:
+    """The first header of that (lower-case) name, b"" where there is none."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return b""
+
+
+async def read_json(
+    scope: Scope,
+    receive: Receive,
+    *,
+    max_bytes: int = limits.MAX_BODY_BYTES,
+    seconds: float = limits.BODY_TIMEOUT,
+) -> dict[str, Any]:
+    """The body as a JSON object. Raises the ApiError that fits; never more than ``max_bytes`` are held."""
+    _check_headers(scope)
+    body = await read_body(scope, receive, max_bytes=max_bytes, seconds=seconds)
+    if len(body) > _OFF_LOOP_BYTES:
+        return await asyncio.to_thread(parse_object, body)
+    return parse_object(body)
+
+
+def _check_headers(scope: Scope) -> None:
+    encoding = header(scope, b"content-encoding").strip().lower()
+    if encoding not in (b"", b"identity"):
+        raise UnsupportedMediaType("Compressed request bodies are not supported; send the JSON as it is.")
+    if header(scope, b"content-type").strip().lower().startswith(b"multipart/"):
+        raise UnsupportedMediaType("Send the request body as application/json.")
+
+
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: float) -> bytes:
+    declared = header(scope, b"content-length")
+    if declared.isdigit() and int(declared) > max_bytes:
+        await _refuse_declared(scope, receive, int(declared), max_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnected
+                size += len(message.get("body", b""))
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+                chunks.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
+    except TimeoutError:
+        raise RequestTimeout(f"The request body did not arrive within {seconds:g} seconds.") from None
+
+
+async def _refuse_declared(scope: Scope, receive: Receive, declared: int, max_bytes: int) -> None:
+    """Raise TooLarge. A body of tolerable size is read away first: closing on a client that still sends would
+    reset the connection before it reads our answer."""
+    if declared <= limits.MAX_DRAIN_BYTES and not header(scope, b"expect"):
+        try:
+            async with asyncio.timeout(5):
+                while (message := await receive()).get("more_body", False):
+                    if message["type"] == "http.disconnect":
+                        break
+        except TimeoutError:
+            pass
+    raise _too_large(max_bytes)
+
+
+def _too_large(max_bytes: int) -> TooLarge:
+    return TooLarge(f"The request body is larger than {max_bytes} bytes.")
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Strict JSON, which must be an object and keep to the element and depth limits."""
+    if body.startswith(b"\xef\xbb\xbf"):
+        body = body[3:]
+    if not body.strip():
+        raise BadRequest("The request body is empty; it must be a JSON object.")
+    _check_elements(body)
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise BadRequest(f"The request body is not valid JSON: {exc}.") from None
+    if not isinstance(value, dict):
+        raise BadRequest("The request body must be a JSON object.")
+    if too_deep(value, limits.MAX_JSON_DEPTH):
+        raise BadRequest(f"The request body is nested deeper than {limits.MAX_JSON_DEPTH} levels.")
+    return value
+
+
+def _check_elements(body: bytes) -> None:
+    """Refuse bodies whose objects would cost far more than their bytes, before any of them is made."""
+    if len(body) <= limits.MAX_JSON_ELEMENTS:
+        return
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
+    if bare.count(b'"') > 2 * limits.MAX_JSON_STRINGS:
+        raise TooLarge(f"The request body holds more than {limits.MAX_JSON_STRINGS} strings.")
+    outside = b"".join(bare.split(b'"')[::2])
+    if sum(map(outside.count, (b",", b"[", b"{"))) > limits.MAX_JSON_ELEMENTS:
+        raise TooLarge(f"The request body holds more than {limits.MAX_JSON_ELEMENTS} values.")
+
+
+def too_deep(value: Any, limit: int) -> bool:
+    """Whether containers nest deeper than ``limit``; walks level by level, so it cannot overflow the stack."""
+    level: list[Any] = [value]
+    for _ in range(limit):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def convert(value: dict[str, Any], kind: type[T]) -> T:
+    """A parsed body as a msgspec struct. Raises BadRequest naming the field."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        raise from_validation_error(exc) from None

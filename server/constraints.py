@@ -1,0 +1,164 @@
+"""The seam between requests and grammars: what must a request's answer look like, and does that compile?
+
+``toolcall.constraints`` writes the grammar, server/constrainer.py finds out in a killable process whether it compiles,
+the engine enforces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from engine.messages import GrammarSpec
+from server import limits
+from server.constrainer import Constrainer, UnusableSchema
+from server.errors import BadRequest
+from server.schema_check import check_schema, nesting
+from server.tools import Tools
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy, Reasoning, build_constraint
+
+_STRUCTURED_KEYS = ("json", "regex", "choice", "grammar", "json_object")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputShape:
+    """What the answer's text must be, tools aside: free, a JSON document, or a client's own grammar."""
+
+    document: Mapping[str, Any] | None = None
+    strict: bool = False
+    grammar: GrammarSpec | None = None
+    param: str = "response_format"
+
+
+FREE = OutputShape()
+
+
+def parse_response_format(value: Mapping[str, Any] | None) -> OutputShape:
+    """OpenAI's ``response_format``. Raises BadRequest naming the part that is wrong."""
+    if value is None:
+        return FREE
+    kind = value.get("type")
+    if kind == "text":
+        return FREE
+    if kind == "json_object":
+        return OutputShape(document={"type": "object"})
+    if kind != "json_schema":
+        raise BadRequest(
+            "Invalid value for 'response_format.type': 'text', 'json_object' or 'json_schema' is expected.",
+            param="response_format.type",
+        )
+    inner = value.get("json_schema")
+    if not isinstance(inner, dict):
+        raise BadRequest("'response_format.json_schema' is required.", param="response_format.json_schema")
+    return parse_json_schema(inner, "response_format.json_schema")
+
+
+def parse_json_schema(inner: Mapping[str, Any], param: str) -> OutputShape:
+    """``{name, schema, strict}``; a missing or null schema means any JSON object."""
+    name, strict = inner.get("name"), inner.get("strict")
+    if name is not None and (not isinstance(name, str) or not 0 < len(name) <= limits.MAX_SCHEMA_NAME):
+        raise BadRequest(f"Invalid value for '{param}.name'.", param=f"{param}.name")
+    if strict is not None and not isinstance(strict, bool):
+        raise BadRequest(f"Invalid value for '{param}.strict': a boolean is expected.", param=f"{param}.strict")
+    schema = inner.get("schema")
+    if schema is None:
+        return OutputShape(document={"type": "object"}, param=param)
+    check_schema(schema, f"{param}.schema")
+    return OutputShape(document=schema, strict=bool(strict), param=f"{param}.schema")
+
+
+def parse_structured_outputs(value: Mapping[str, Any] | None, param: str = "structured_outputs") -> OutputShape:
+    """vLLM's ``structured_outputs``: exactly one of json, regex, choice, grammar, json_object."""
+    given = {key: item for key, item in (value or {}).items() if item is not None and item is not False}
+    if not given:
+        return FREE
+    unknown = [key for key in given if key not in _STRUCTURED_KEYS]
+    if unknown or len(given) != 1:
+        raise BadRequest(f"'{param}' must hold exactly one of {', '.join(_STRUCTURED_KEYS)}.", param=param)
+    key, item = next(iter(given.items()))
+    if key == "json_object":
+        return OutputShape(document={"type": "object"}, param=param)
+    if key == "json":
+        check_schema(item, f"{param}.json")
+        return OutputShape(document=item, strict=True, param=f"{param}.json")
+    return OutputShape(grammar=_client_grammar(key, item, f"{param}.{key}"), param=f"{param}.{key}")
+
+
+def _client_grammar(key: str, item: Any, param: str) -> GrammarSpec:
+    if key == "choice":
+        if not isinstance(item, list) or not item or not all(isinstance(text, str) and text for text in item):
+            raise BadRequest(f"'{param}' must be a list of non-empty strings.", param=param)
+        if len(item) > limits.MAX_CHOICES:
+            raise BadRequest(f"'{param}' holds more than {limits.MAX_CHOICES} strings.", param=param)
+        return GrammarSpec(kind="choice", source=orjson.dumps(item).decode())
+    if not isinstance(item, str) or not item:
+        raise BadRequest(f"'{param}' must be a non-empty string.", param=param)
+    if len(item.encode()) > limits.MAX_GRAMMAR_BYTES or nesting(item) > limits.MAX_GRAMMAR_NESTING:
+        raise BadRequest(f"'{param}' is too large or nested too deeply.", param=param)
+    return GrammarSpec(kind="regex" if key == "regex" else "ebnf", source=item)
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintPlan:
+    """Everything that decides a request's grammar. ``reasoning``: where the prompt leaves the model."""
+
+    format: str
+    tools: Tools
+    shape: OutputShape
+    reasoning: Reasoning = "none"
+    reasoning_markers: tuple[str, str] = ("<think>", "</think>")
+    policy: Policy = "on"
+    rescue: bool = True
+
+
+async def constraint(plan: ConstraintPlan, constrainer: Constrainer) -> GrammarSpec | None:
+    """The grammar of a request, None where its text is free. Raises BadRequest for one that does not compile."""
+    try:
+        if plan.shape.grammar is not None:
+            return await _client_constraint(plan, constrainer)
+        request = _request(plan)
+        if build_constraint(request) is None:
+            return None
+        return (await constrainer.constrain(request, document_strict=plan.shape.strict)).spec
+    except UnusableSchema as exc:
+        raise _refusal(exc, plan) from None
+
+
+def _request(plan: ConstraintPlan) -> ConstraintRequest:
+    tools = [
+        ConstrainedTool(tool["function"]["name"], tool["function"]["parameters"], bool(tool["function"].get("strict")))
+        for tool in plan.tools.callable
+    ]
+    return ConstraintRequest(
+        format=plan.format,
+        tools=tools,
+        choice="required" if plan.tools.choice == "required" else "auto",
+        parallel=plan.tools.parallel,
+        document=plan.shape.document,
+        reasoning=plan.reasoning,
+        reasoning_markers=plan.reasoning_markers,
+        policy=plan.policy,
+        rescue=plan.rescue,
+    )
+
+
+async def _client_constraint(plan: ConstraintPlan, constrainer: Constrainer) -> GrammarSpec:
+    if plan.tools.choice == "required":
+        raise BadRequest("A grammar and a forced tool call exclude each other.", param=plan.shape.param)
+    assert plan.shape.grammar is not None
+    after = plan.reasoning_markers[1] if plan.reasoning == "open" else ""
+    spec = GrammarSpec(kind=plan.shape.grammar.kind, source=plan.shape.grammar.source, start_after=after)
+    return await constrainer.check(spec, plan.shape.param)
+
+
+def _refusal(exc: UnusableSchema, plan: ConstraintPlan) -> BadRequest:
+    param = exc.param
+    if param.startswith("response_format"):
+        param = plan.shape.param
+    elif plan.tools.legacy:
+        param = param.replace("tools[", "functions[").replace(".function.", ".")
+    code = "invalid_function_parameters" if param.startswith(("tools", "functions")) else None
+    return BadRequest(f"Invalid schema: {exc}", param=param, code=code)

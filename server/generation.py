@@ -1,0 +1,192 @@
+"""One generation as a stream of parsed deltas: the single source of every dialect, streaming or not.
+
+Leaving ``Generation.deltas()`` early, by closing it or by cancellation, closes the engine's iterator and so aborts
+what is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from engine.client import EngineClient
+from engine.messages import FinishReason, GenerateOutput
+from server.context import RequestContext
+from server.errors import ApiError, from_status
+from server.metrics import Metrics
+from server.planner import Plan
+from server.rate_limit import RateLimiter
+from toolcall import OutputParser
+from toolcall.events import Event, ReasoningDelta, ToolCallEnd, ToolCallStart
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts of a request; complete when its deltas are."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def as_dict(self) -> dict[str, object]:
+        """OpenAI's ``usage`` of chat and completions."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+        }
+
+
+@dataclass(slots=True)
+class ChoiceDelta:
+    """What one engine output of one choice means. ``finish`` is set once, on the choice's last delta."""
+
+    index: int
+    events: Sequence[Event]
+    output: GenerateOutput
+    finish: Finish | None = None
+
+
+@dataclass(slots=True)
+class _Choice:
+    parser: OutputParser
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    unclaimed_tokens: int = 0
+    calls_started: int = 0
+    calls_ended: int = 0
+    rescued: int = 0
+    last_time: float = 0.0
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Generation:
+    """Runs a Plan. Counts into ``usage``, the metrics and the key's token limit."""
+
+    engine: EngineClient
+    plan: Plan
+    metrics: Metrics
+    context: RequestContext
+    limiter: RateLimiter
+    usage: Usage = field(default_factory=Usage)
+    _choices: dict[int, _Choice] = field(default_factory=dict)
+
+    async def deltas(self) -> AsyncGenerator[ChoiceDelta, None]:
+        """Interleaved deltas of all choices. Raises ApiError where the engine fails or the request is aborted."""
+        stream = _generator(self.engine.generate(self.plan.request))
+        open_choices = self.plan.request.sampling.n
+        try:
+            async with aclosing(stream):
+                async for output in stream:
+                    delta = self._take(output)
+                    if delta is None:
+                        continue
+                    yield delta
+                    if delta.finish is not None:
+                        open_choices -= 1
+                        if not open_choices:
+                            return
+            if open_choices:
+                raise from_status(500, "The engine ended without an answer.")
+        finally:
+            self._account()
+
+    def _take(self, output: GenerateOutput) -> ChoiceDelta | None:
+        choice = self._choices.get(output.index)
+        if choice is None:
+            choice = self._choices[output.index] = _Choice(self.plan.make_parser())
+        elif choice.done:
+            return None
+        self._time(choice, output)
+        end = output.finish_reason
+        if end is not None and end.type in ("abort", "error"):
+            self.metrics.finished(end.type)
+            raise _failure(end)
+        events = choice.parser.feed(output.text) if output.text else []
+        if end is not None:
+            events = [*events, *choice.parser.finish("length" if end.type == "length" else "stop")]
+        self._count(choice, output, events)
+        finish = _finish(choice, end)
+        if finish is None and self.plan.single_call and choice.calls_ended:
+            finish = "tool_calls"
+        if finish is not None:
+            choice.done = True
+            self.metrics.finished(finish)
+        return ChoiceDelta(output.index, events, output, finish)
+
+    def _time(self, choice: _Choice, output: GenerateOutput) -> None:
+        if not output.token_ids:
+            return
+        now = time.monotonic()
+        if choice.last_time:
+            self.metrics.inter_token_latency.observe((now - choice.last_time) / len(output.token_ids))
+        else:
+            self.metrics.time_to_first_token.observe(now - self.context.started)
+        choice.last_time = now
+
+    def _count(self, choice: _Choice, output: GenerateOutput, events: Sequence[Event]) -> None:
+        """Token counts. Tokens whose text the parser still holds (markers) belong to what comes out next."""
+        self.usage.prompt_tokens = output.prompt_tokens or self.usage.prompt_tokens
+        self.usage.cached_tokens = max(self.usage.cached_tokens, output.cached_tokens)
+        choice.completion_tokens = output.completion_tokens or choice.completion_tokens + len(output.token_ids)
+        choice.unclaimed_tokens += len(output.token_ids)
+        for event in events:
+            kind = type(event)
+            if kind is ReasoningDelta:
+                choice.reasoning_tokens += choice.unclaimed_tokens
+            elif kind is ToolCallStart:
+                choice.calls_started += 1
+            elif kind is ToolCallEnd:
+                choice.calls_ended += 1
+                choice.rescued += cast("ToolCallEnd", event).rescued
+            choice.unclaimed_tokens = 0
+
+    def _account(self) -> None:
+        choices = self._choices.values()
+        usage = self.usage
+        usage.completion_tokens = sum(choice.completion_tokens for choice in choices)
+        usage.reasoning_tokens = sum(choice.reasoning_tokens for choice in choices)
+        self.context.prompt_tokens = usage.prompt_tokens
+        self.context.completion_tokens = usage.completion_tokens
+        self.limiter.charge(self.context.key_digest, usage.prompt_tokens + usage.completion_tokens)
+        self.metrics.prompt_tokens.inc(usage.prompt_tokens)
+        self.metrics.cached_tokens.inc(usage.cached_tokens)
+        self.metrics.completion_tokens.inc(usage.completion_tokens)
+        ended, rescued = sum(c.calls_ended for c in choices), sum(c.rescued for c in choices)
+        self.metrics.tool_calls_rescued.inc(rescued)
+        self.metrics.tool_calls_parsed.inc(ended - rescued)
+        self.metrics.tool_calls_cut.inc(sum(c.calls_started for c in choices) - ended)
+
+
+async def _generator(stream: AsyncIterator[GenerateOutput]) -> AsyncGenerator[GenerateOutput, None]:
+    """An engine's iterator as a generator, which can be closed; closing reaches the engine where it can."""
+    close = getattr(stream, "aclose", None)
+    try:
+        async for output in stream:
+            yield output
+    finally:
+        if close is not None:
+            await close()
+
+
+def _finish(choice: _Choice, end: FinishReason | None) -> Finish | None:
+    if end is None:
+        return None
+    if end.type == "length":
+        return "length"
+    return "tool_calls" if choice.calls_ended else "stop"
+
+
+def _failure(end: FinishReason) -> ApiError:
+    if end.type == "abort":
+        return from_status(503, end.message or "The request was aborted.", code="request_aborted")
+    return from_status(end.status if end.status >= 400 else 500, end.message or "The engine failed.")

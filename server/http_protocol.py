@@ -1,0 +1,155 @@
+"""uvicorn's httptools protocol with the limits it lacks (RELIABILITY H31, R11, R12).
+
+* the request line and headers must arrive within ``header_timeout`` and keep to the size limits of limits.py,
+  counted as the bytes arrive;
+* a connection that sends nothing is closed after ``header_timeout``, an idle one after uvicorn's keep-alive;
+* a client that does not read for ``write_timeout`` while we have something to send is cut off, which reaches the
+  application as a disconnect and so aborts its generation;
+* what is refused here gets an OpenAI error object too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from server import limits
+from server.args import ServerArgs
+from server.errors import ApiError, BadRequest, HeadersTooLarge, RequestTimeout
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    header: float = limits.HEADER_TIMEOUT
+    write: float = limits.WRITE_TIMEOUT
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *args: Any, timeouts: Timeouts, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._timeouts = timeouts
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_count = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast("asyncio.Transport", transport))
+        self._arm_header_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_header_timer()
+        self._cancel_write_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self.transport.is_closing() or not self._in_head:
+            return
+        self._head_count += len(data)
+        if self._head_count > limits.MAX_HEADER_BYTES + limits.MAX_URL_BYTES:
+            self._refuse(_too_large())
+        elif self._header_timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._arm_header_timer()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes, self._head_count = True, 0, 0
+        if self._header_timer is None:
+            self._arm_header_timer()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(self.url), limits.MAX_URL_BYTES)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._head_bytes += len(name) + len(value)
+        self._count(self._head_bytes, limits.MAX_HEADER_BYTES)
+        self._count(len(self.headers), limits.MAX_HEADERS)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._cancel_header_timer()
+        super().on_headers_complete()
+
+    def _count(self, value: int, limit: int) -> None:
+        """Refuse and stop the parser, which turns any exception of a callback into its own error."""
+        if value > limit:
+            self._refuse(_too_large())
+            raise ValueError("request head over a limit")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self._timeouts.write, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_write_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(BadRequest("Invalid HTTP request."))
+
+    def _refuse(self, error: ApiError) -> None:
+        if self.transport.is_closing():
+            return
+        self._cancel_header_timer()
+        if self.cycle is None or self.cycle.response_complete:
+            body = error.json()
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[error.status] + head + body)
+        self.transport.close()
+
+    def _arm_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(self._timeouts.header, self._header_timed_out)
+
+    def _header_timed_out(self) -> None:
+        self._header_timer = None
+        if self._head_count:
+            self._refuse(RequestTimeout("The request's headers did not arrive in time."))
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def _cancel_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _cancel_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+
+def _too_large() -> HeadersTooLarge:
+    return HeadersTooLarge("The request line or the headers are too large.")
+
+
+def uvicorn_config(app: Any, args: ServerArgs) -> uvicorn.Config:
+    """How the gateway is served: no server or date header games, no access log of uvicorn's own, no websockets."""
+    protocol = partial(GatewayProtocol, timeouts=Timeouts(args.header_timeout, args.write_timeout))
+    return uvicorn.Config(
+        app,
+        host=args.host,
+        port=args.port,
+        http=cast("Any", protocol),
+        ws="none",
+        lifespan="auto",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(args.keep_alive_timeout),
+        timeout_graceful_shutdown=args.graceful_shutdown_timeout,
+    )

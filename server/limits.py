@@ -1,0 +1,73 @@
+"""Every ceiling of the HTTP edge, in one place (RELIABILITY S13). Sampling ceilings: engine/sampling_params.py.
+
+A request beyond a ceiling is refused with an error that names the field; nothing is cut silently. The sizes
+are generous for real clients (qwen-code sends 76 kB, codex 40 kB) and small enough that no single request can
+hold the event loop for long.
+"""
+
+from __future__ import annotations
+
+MAX_HEADER_BYTES = 32 * 1024
+"""Request line and header block together."""
+MAX_HEADERS = 100
+MAX_URL_BYTES = 8 * 1024
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_DRAIN_BYTES = 4 * MAX_BODY_BYTES
+"""A declared body up to this size is read and thrown away so that the client can read the 413."""
+MAX_JSON_ELEMENTS = 500_000
+"""Commas and opening brackets outside strings; bounds parse time and memory, whatever the body's size."""
+MAX_JSON_STRINGS = 500_000
+MAX_JSON_DEPTH = 512
+"""Nesting of the whole body. orjson itself stops at 1024."""
+
+MAX_MODEL_NAME = 512
+MAX_USER_CHARS = 512
+MAX_METADATA_ENTRIES = 16
+MAX_METADATA_KEY = 64
+MAX_METADATA_VALUE = 512
+MAX_CACHE_SALT = 64
+
+MAX_MESSAGES = 4096
+MAX_CONTENT_PARTS = 1024
+"""Parts in one message."""
+MAX_TOOL_CALLS = 256
+"""Calls in one assistant message of the history."""
+MAX_NAME = 256
+"""``name`` of a message."""
+MAX_TOOL_CALL_ID = 512
+
+MAX_TOOLS = 512
+MAX_TOOL_NAME = 128
+MAX_TOOLS_BYTES = 2 * 1024 * 1024
+"""All tool definitions of one request, as JSON."""
+
+MAX_SCHEMA_BYTES = 512 * 1024
+"""One JSON Schema, as JSON."""
+MAX_SCHEMA_DEPTH = 100
+MAX_SCHEMA_NODES = 50_000
+MAX_ENUM_VALUES = 5_000
+MAX_PATTERN_CHARS = 8 * 1024
+MAX_PATTERN_NESTING = 64
+MAX_SCHEMA_NAME = 64
+
+MAX_GRAMMAR_BYTES = 64 * 1024
+"""Client-supplied regex or EBNF (``structured_outputs``)."""
+MAX_GRAMMAR_NESTING = 64
+MAX_CHOICES = 1024
+
+MAX_TEMPLATE_KWARGS = 32
+MAX_TEMPLATE_KWARG_CHARS = 1024
+MAX_PROMPT_CHARS = 16 * 1024 * 1024
+"""Rendered prompt text."""
+RENDER_TIMEOUT = 10.0
+"""Seconds for rendering one prompt."""
+RENDER_OFF_LOOP_CHARS = 64 * 1024
+"""Requests whose messages and tools are larger than this are rendered in a worker thread."""
+
+HEADER_TIMEOUT = 15.0
+"""Seconds from connection, or first byte of a further request, to the end of its headers."""
+BODY_TIMEOUT = 30.0
+KEEP_ALIVE_TIMEOUT = 75.0
+WRITE_TIMEOUT = 30.0
+"""Seconds that one write may wait for a client that does not read."""

@@ -1,0 +1,169 @@
+"""POST /v1/chat/completions: one OpenAI request into one engine request, and engine text into OpenAI's answer.
+
+Streaming and folding read the same deltas. Decisions on fields are in server/openai/fields.py and docs/api.md.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.body import convert
+from server.constraints import OutputShape, parse_response_format, parse_structured_outputs
+from server.context import context_of
+from server.errors import BadRequest, Unsupported
+from server.generation import Generation
+from server.openai.chat_chunks import ChatFold, ChatStyle, ChunkWriter
+from server.openai.fields import GRAMMAR_FIELDS, refuse_unsupported
+from server.openai.logprobs import chat_logprobs
+from server.openai.messages import check_messages
+from server.openai.sampling import check_common, sampling_params
+from server.openai.streaming import DONE, EventStream
+from server.openai.types.chat import ChatCompletionRequest
+from server.planner import Conversation, template_kwargs
+from server.responses import json_response, unless_disconnected
+from server.services import Services, body_size
+from server.tools import Tools, parse_functions, parse_tools
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+class ChatHandler:
+    """Turns one OpenAI request into one engine request, and engine text back into OpenAI chunks."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, request: Request) -> Response:
+        services, context = self._services, context_of(request.scope)
+        body = await services.read_json(request.scope, request.receive)
+        chat, conversation = self.read(body, request)
+        plan = await services.planner.plan(conversation)
+        generation = services.generation(plan, context)
+        style = self._style(chat)
+        if chat.stream:
+            usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
+            writer = ChunkWriter(style)
+            return EventStream(_stream(generation, writer, usage), idle_chunk=writer.idle, pace=services.pace)
+        answer = await unless_disconnected(request.receive, _fold(generation, ChatFold(style)))
+        return json_response(answer)
+
+    def read(self, body: dict[str, Any], request: Request) -> tuple[ChatCompletionRequest, Conversation]:
+        """The checked request and what it asks for. Raises ApiError."""
+        services, context = self._services, context_of(request.scope)
+        refuse_unsupported(body)
+        chat = convert(body, ChatCompletionRequest)
+        services.require_ready()
+        services.model(chat.model)
+        check_common(chat)
+        check_messages(chat.messages)
+        tools = _tools(chat)
+        conversation = Conversation(
+            messages=chat.messages,
+            sampling=self._sampling(chat),
+            tools=tools,
+            shape=_shape(chat, body),
+            template_kwargs=template_kwargs(chat.chat_template_kwargs, _effort(chat)),
+            template=self._template(chat),
+            separate_reasoning=chat.separate_reasoning is not False,
+            tenant=services.tenant(context, chat.cache_salt),
+            priority=chat.priority or 0,
+            size=body_size(request.scope),
+            **_prompt_end(chat),
+        )
+        return chat, conversation
+
+    def _sampling(self, chat: ChatCompletionRequest) -> Any:
+        if chat.top_logprobs and not chat.logprobs:
+            raise BadRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
+        modern = chat.max_completion_tokens is not None
+        return sampling_params(
+            chat,
+            self._services.engine.model_info,
+            max_tokens=chat.max_completion_tokens if modern else chat.max_tokens,
+            max_tokens_param="max_completion_tokens" if modern else "max_tokens",
+            logprobs=bool(chat.logprobs),
+            top_logprobs=chat.top_logprobs or 0,
+        )
+
+    def _template(self, chat: ChatCompletionRequest) -> str | None:
+        if chat.chat_template is not None and not self._services.args.trust_request_chat_template:
+            raise Unsupported("chat_template", "Chat templates in requests are turned off on this server.")
+        return chat.chat_template
+
+    def _style(self, chat: ChatCompletionRequest) -> ChatStyle:
+        legacy = chat.functions is not None
+        return ChatStyle(
+            id="chatcmpl-" + secrets.token_hex(16),
+            created=int(time.time()),
+            model=self._services.model(chat.model),
+            calls="function_call" if legacy else "tool_calls",
+            finish_calls="function_call" if legacy else self._services.args.tool_finish_reason,
+            reasoning=chat.include_reasoning is not False,
+            logprobs=chat_logprobs(self._services.engine.tokenizer) if chat.logprobs else None,
+            token_ids=bool(chat.return_token_ids),
+        )
+
+
+async def _stream(generation: Generation, writer: ChunkWriter, include_usage: bool) -> AsyncGenerator[bytes, None]:
+    async with aclosing(generation.deltas()) as deltas:
+        async for delta in deltas:
+            chunk = writer.write(delta)
+            if chunk:
+                yield chunk
+    yield writer.usage(generation.usage) + DONE if include_usage else DONE
+
+
+async def _fold(generation: Generation, fold: ChatFold) -> dict[str, Any]:
+    async with aclosing(generation.deltas()) as deltas:
+        async for delta in deltas:
+            fold.add(delta)
+    return fold.result(generation.usage)
+
+
+def _tools(chat: ChatCompletionRequest) -> Tools:
+    if chat.functions is None and chat.function_call is None:
+        return parse_tools(chat.tools, chat.tool_choice, chat.parallel_tool_calls)
+    if chat.tools:
+        raise BadRequest("'functions' and 'tools' exclude each other; use 'tools'.", param="functions")
+    return parse_functions(chat.functions, chat.function_call)
+
+
+def _shape(chat: ChatCompletionRequest, body: dict[str, Any]) -> OutputShape:
+    """At most one of response_format, structured_outputs and the older spellings of the latter."""
+    older = [name for name in GRAMMAR_FIELDS if body.get(name) is not None]
+    given = [name for name in ("response_format", "structured_outputs") if getattr(chat, name)] + older
+    if len(given) > 1:
+        raise BadRequest(f"'{given[0]}' and '{given[1]}' exclude each other.", param=given[1])
+    if older:
+        value = body[older[0]]
+        if older[0] == "json_schema" and isinstance(value, str):
+            raise BadRequest("'json_schema' must be an object; use response_format.", param="json_schema")
+        return parse_structured_outputs({GRAMMAR_FIELDS[older[0]]: value}, older[0])
+    if chat.structured_outputs:
+        return parse_structured_outputs(chat.structured_outputs)
+    return parse_response_format(chat.response_format)
+
+
+def _effort(chat: ChatCompletionRequest) -> str | None:
+    if chat.reasoning_effort is not None and chat.reasoning_effort not in EFFORTS:
+        raise BadRequest(
+            f"Invalid value for 'reasoning_effort': one of {', '.join(EFFORTS)} is expected.", param="reasoning_effort"
+        )
+    return chat.reasoning_effort
+
+
+def _prompt_end(chat: ChatCompletionRequest) -> dict[str, bool]:
+    resume = bool(chat.continue_final_message)
+    if resume and chat.add_generation_prompt:
+        raise BadRequest(
+            "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"
+        )
+    add = chat.add_generation_prompt if chat.add_generation_prompt is not None else not resume
+    return {"add_generation_prompt": add, "continue_final_message": resume}

@@ -1,0 +1,203 @@
+"""A chat answer on the wire: chunks of a stream, or one folded object. Both read the same ChoiceDelta."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from engine.messages import TokenLogprob
+from server.generation import ChoiceDelta, Usage
+from toolcall.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+
+CallStyle = Literal["tool_calls", "function_call"]
+"""How calls are written: the current way, or the legacy ``function_call`` of requests with ``functions``."""
+
+LogprobWriter = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatStyle:
+    """What this request's answers look like. finish_calls: the finish_reason of an answer with calls."""
+
+    id: str
+    created: int
+    model: str
+    calls: CallStyle = "tool_calls"
+    finish_calls: str = "tool_calls"
+    reasoning: bool = True
+    logprobs: LogprobWriter | None = None
+    token_ids: bool = False
+
+    def finish_reason(self, finish: str) -> str:
+        return self.finish_calls if finish == "tool_calls" else finish
+
+
+class ChunkWriter:
+    """ChoiceDelta -> the bytes of its SSE events. Everything that is the same in every chunk is written once."""
+
+    def __init__(self, style: ChatStyle) -> None:
+        self._style = style
+        head = orjson.dumps(
+            {"id": style.id, "object": "chat.completion.chunk", "created": style.created, "model": style.model}
+        )
+        self._head = b"data: " + head[:-1] + b","
+        self._open = self._head + b'"choices":[{"index":'
+        self._begun: set[int] = set()
+
+    def write(self, delta: ChoiceDelta) -> bytes:
+        """All events of one delta; b"" where there is nothing to say yet."""
+        style = self._style
+        index = delta.index
+        parts: list[bytes] = []
+        if index not in self._begun:
+            self._begun.add(index)
+            parts.append(self._chunk(index, b'{"role":"assistant","content":""}'))
+        logprobs = delta.output.logprobs if style.logprobs is not None else ()
+        bodies = [body for event in delta.events if (body := self._delta(event))]
+        if logprobs or (style.token_ids and delta.output.token_ids):
+            bodies = bodies or [b"{}"]
+            parts.append(self._chunk(index, bodies[0], self._extra(delta)))
+            bodies = bodies[1:]
+        parts += [self._chunk(index, body) for body in bodies]
+        if delta.finish is not None:
+            parts.append(self._end(index, style.finish_reason(delta.finish)))
+        return b"".join(parts)
+
+    def _chunk(self, index: int, delta: bytes, extra: bytes = b',"logprobs":null') -> bytes:
+        return b'%b%d,"delta":%b%b,"finish_reason":null}]}\n\n' % (self._open, index, delta, extra)
+
+    def _extra(self, delta: ChoiceDelta) -> bytes:
+        style = self._style
+        logprobs = None
+        if style.logprobs is not None and delta.output.logprobs:
+            logprobs = {"content": style.logprobs(delta.output.logprobs), "refusal": None}
+        extra = b',"logprobs":' + orjson.dumps(logprobs)
+        if style.token_ids:
+            extra += b',"token_ids":' + orjson.dumps(delta.output.token_ids)
+        return extra
+
+    def _end(self, index: int, reason: str) -> bytes:
+        return b'%b%d,"delta":{},"logprobs":null,"finish_reason":"%b"}]}\n\n' % (self._open, index, reason.encode())
+
+    def _delta(self, event: Event) -> bytes:
+        kind = type(event)
+        if kind is TextDelta:
+            return b'{"content":%b}' % orjson.dumps(event.text)  # type: ignore[union-attr]
+        if kind is ToolCallArguments:
+            return self._arguments(event)  # type: ignore[arg-type]
+        if kind is ToolCallStart:
+            return self._call(event)  # type: ignore[arg-type]
+        if kind is ReasoningDelta and self._style.reasoning:
+            return b'{"reasoning_content":%b}' % orjson.dumps(event.text)  # type: ignore[union-attr]
+        return b""
+
+    def _call(self, event: ToolCallStart) -> bytes:
+        function = {"name": event.name, "arguments": ""}
+        if self._style.calls == "function_call":
+            return orjson.dumps({"function_call": function})
+        call = {"index": event.index, "id": event.id, "type": "function", "function": function}
+        return orjson.dumps({"tool_calls": [call]})
+
+    def _arguments(self, event: ToolCallArguments) -> bytes:
+        fragment = orjson.dumps(event.fragment)
+        if self._style.calls == "function_call":
+            return b'{"function_call":{"arguments":%b}}' % fragment
+        return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (event.index, fragment)
+
+    def usage(self, usage: Usage) -> bytes:
+        return b'%b"choices":[],"usage":%b}\n\n' % (self._head, orjson.dumps(usage.as_dict()))
+
+    def idle(self) -> bytes:
+        """A real chunk that says nothing, for clients that count only those as signs of life."""
+        return self._chunk(0, b"{}")
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class _Choice:
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finish: str = "stop"
+
+
+class ChatFold:
+    """Collects ChoiceDeltas into one ``chat.completion``. A call that was cut off is left out."""
+
+    def __init__(self, style: ChatStyle) -> None:
+        self._style = style
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, delta: ChoiceDelta) -> None:
+        choice = self._choices.setdefault(delta.index, _Choice())
+        for event in delta.events:
+            if isinstance(event, TextDelta):
+                choice.text.append(event.text)
+            elif isinstance(event, ReasoningDelta):
+                choice.reasoning.append(event.text)
+            elif isinstance(event, ToolCallStart):
+                choice.calls.append(_Call(event.id, event.name))
+            elif isinstance(event, ToolCallArguments):
+                choice.calls[event.index].arguments.append(event.fragment)
+            elif isinstance(event, ToolCallEnd):
+                choice.calls[event.index].whole = True
+        if self._style.logprobs is not None:
+            choice.logprobs.extend(delta.output.logprobs)
+        if self._style.token_ids:
+            choice.token_ids.extend(delta.output.token_ids)
+        if delta.finish is not None:
+            choice.finish = delta.finish
+
+    def result(self, usage: Usage) -> dict[str, Any]:
+        style = self._style
+        return {
+            "id": style.id,
+            "object": "chat.completion",
+            "created": style.created,
+            "model": style.model,
+            "choices": [self._choice(index, self._choices[index]) for index in sorted(self._choices)],
+            "usage": usage.as_dict(),
+        }
+
+    def _choice(self, index: int, choice: _Choice) -> dict[str, Any]:
+        style = self._style
+        logprobs = None
+        if style.logprobs is not None:
+            logprobs = {"content": style.logprobs(choice.logprobs), "refusal": None}
+        body: dict[str, Any] = {
+            "index": index,
+            "message": self._message(choice),
+            "logprobs": logprobs,
+            "finish_reason": style.finish_reason(choice.finish),
+        }
+        if style.token_ids:
+            body["token_ids"] = choice.token_ids
+        return body
+
+    def _message(self, choice: _Choice) -> dict[str, Any]:
+        calls = [call for call in choice.calls if call.whole]
+        text = "".join(choice.text)
+        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        if choice.reasoning and self._style.reasoning:
+            message["reasoning_content"] = "".join(choice.reasoning)
+        functions = [{"name": call.name, "arguments": "".join(call.arguments)} for call in calls]
+        if functions and self._style.calls == "function_call":
+            message["function_call"] = functions[0]
+        elif functions:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": function}
+                for call, function in zip(calls, functions, strict=True)
+            ]
+        return message

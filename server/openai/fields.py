@@ -1,0 +1,104 @@
+"""Our answer to request fields that other servers know: supported, ignored as documented, or a 400 naming it.
+
+docs/api.md prints these tables; a test keeps the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from server.errors import Unsupported
+
+IGNORED: Mapping[str, str] = MappingProxyType(
+    {
+        "service_tier": "there is one tier",
+        "store": "chat answers are not stored",
+        "metadata": "checked, not kept",
+        "user": "checked, not kept",
+        "safety_identifier": "not kept",
+        "prompt_cache_key": "the prefix cache needs no hint",
+        "prompt_cache_retention": "the prefix cache needs no hint",
+        "verbosity": "the model has no such control",
+        "prediction": "a hint for speed; drafts come from the prompt",
+        "include": "no such parts on this endpoint",
+        "client_metadata": "not kept",
+        "request_id": "ids are made by the server; X-Client-Request-Id is echoed",
+        "rid": "ids are made by the server",
+        "include_stop_str_in_output": "false is the only behaviour; true is refused",
+        "spaces_between_special_tokens": "text is decoded as the tokenizer says",
+        "add_special_tokens": "the chat template writes special tokens",
+        "stream_reasoning": "reasoning is always streamed as it comes",
+        "return_tokens_as_token_ids": "false is the only behaviour; true is refused",
+        "use_beam_search": "false is the only behaviour; true is refused",
+        "best_of": "1 is the only value on chat",
+        "length_penalty": "beam search only",
+        "early_stopping": "beam search only",
+        "data_parallel_rank": "one data-parallel rank",
+        "thinking": "use chat_template_kwargs or reasoning_effort",
+    }
+)
+"""Fields that change nothing in the answer."""
+
+REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "audio": (),
+        "modalities": (["text"],),
+        "web_search_options": (),
+        "thread": (),
+        "bad_words": ([],),
+        "allowed_token_ids": (),
+        "truncate_prompt_tokens": (-1,),
+        "prompt_logprobs": (False,),
+        "logits_processors": ([],),
+        "custom_logit_processor": (),
+        "custom_params": ({},),
+        "mm_processor_kwargs": ({},),
+        "kv_transfer_params": (),
+        "documents": ([],),
+        "echo": (False,),
+        "use_beam_search": (False,),
+        "include_stop_str_in_output": (False,),
+        "no_stop_trim": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "return_hidden_states": (False,),
+        "return_routed_experts": (False,),
+        "stop_regex": ([], ""),
+        "lora_path": ("",),
+        "session_params": (),
+        "input_ids": (),
+        "input_embeds": (),
+        "prompt_embeds": (),
+        "image_data": (),
+        "bootstrap_host": (),
+        "bootstrap_port": (),
+        "bootstrap_room": (),
+        "extra_key": ("",),
+        "vllm_xargs": ({},),
+    }
+)
+"""Fields that would change the answer and are not implemented, with the values that mean "off". null is always off."""
+
+GRAMMAR_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "guided_json": "json",
+        "guided_regex": "regex",
+        "guided_choice": "choice",
+        "guided_grammar": "grammar",
+        "regex": "regex",
+        "ebnf": "grammar",
+        "json_schema": "json",
+    }
+)
+"""Older spellings of ``structured_outputs`` (vLLM's guided_*, SGLang's regex, ebnf, json_schema)."""
+
+
+def refuse_unsupported(body: Mapping[str, Any]) -> None:
+    """Raise Unsupported for the first field of REFUSED whose value is not one of its "off" values."""
+    for name in body.keys() & REFUSED.keys():
+        value = body[name]
+        if value is not None and value not in REFUSED[name]:
+            raise Unsupported(name)
+    if body.get("best_of") not in (None, 1):
+        raise Unsupported("best_of", "best_of is not supported on this endpoint; use n.")

@@ -1,0 +1,107 @@
+"""Checks a chat history before it is normalised (chat_templates.history) and rendered.
+
+Strict where a mistake would change the prompt silently, lenient where real clients differ: extra keys are
+ignored, an assistant's content may be null or absent, tool results may be parts or null and may lack an id.
+Media parts are refused before anything could be fetched: this server takes text only (RELIABILITY H59).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server import limits
+from server.errors import BadRequest, quote
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+_REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "refusal"})
+
+
+def check_messages(messages: list[Any], param: str = "messages") -> None:
+    """Raise BadRequest with the path of the first thing that is wrong."""
+    if not messages:
+        raise BadRequest(f"'{param}' must hold at least one message.", param=param)
+    if len(messages) > limits.MAX_MESSAGES:
+        raise BadRequest(f"'{param}' holds more than {limits.MAX_MESSAGES} messages.", param=param)
+    for index, message in enumerate(messages):
+        _check_message(message, f"{param}[{index}]")
+
+
+def _check_message(message: Any, where: str) -> None:
+    if not isinstance(message, dict):
+        raise _invalid(where, "an object is expected")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        got = quote(role) if isinstance(role, str) else "nothing of type string"
+        raise _invalid(f"{where}.role", f"one of {', '.join(ROLES)} is expected, got {got}")
+    name = message.get("name")
+    if name is not None and (not isinstance(name, str) or len(name) > limits.MAX_NAME):
+        raise _invalid(f"{where}.name", f"a string of at most {limits.MAX_NAME} characters is expected")
+    call_id = message.get("tool_call_id")
+    if call_id is not None and (not isinstance(call_id, str) or len(call_id) > limits.MAX_TOOL_CALL_ID):
+        raise _invalid(f"{where}.tool_call_id", "a string is expected")
+    _check_content(message.get("content"), role, f"{where}.content")
+    if role == "assistant":
+        _check_calls(message, where)
+
+
+def _check_content(content: Any, role: str, where: str) -> None:
+    if isinstance(content, str):
+        return
+    if content is None:
+        if role in ("system", "developer", "user"):
+            raise _invalid(where, f"a message of role {role} needs content")
+    elif isinstance(content, list):
+        if len(content) > limits.MAX_CONTENT_PARTS:
+            raise _invalid(where, f"more than {limits.MAX_CONTENT_PARTS} parts")
+        for index, part in enumerate(content):
+            _check_part(part, f"{where}[{index}]")
+    elif role not in ("tool", "function") or not isinstance(content, dict):
+        raise _invalid(where, "a string or a list of content parts is expected")
+
+
+def _check_part(part: Any, where: str) -> None:
+    if not isinstance(part, dict):
+        raise _invalid(where, "an object is expected")
+    kind = part.get("type")
+    if not isinstance(kind, str):
+        raise _invalid(f"{where}.type", "a string is expected")
+    if kind in _TEXT_PARTS:
+        if not isinstance(part.get("text"), str):
+            raise _invalid(f"{where}.text", "a string is expected")
+    elif kind not in _REASONING_PARTS:
+        raise _invalid(f"{where}.type", f"{quote(kind)} is not supported, this model takes text parts only")
+
+
+def _check_calls(message: dict[str, Any], where: str) -> None:
+    calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        raise _invalid(f"{where}.tool_calls", "a list is expected")
+    if calls and len(calls) > limits.MAX_TOOL_CALLS:
+        raise _invalid(f"{where}.tool_calls", f"more than {limits.MAX_TOOL_CALLS} calls")
+    for index, call in enumerate(calls or ()):
+        place = f"{where}.tool_calls[{index}]"
+        if not isinstance(call, dict):
+            raise _invalid(place, "an object is expected")
+        call_id = call.get("id")
+        if call_id is not None and (not isinstance(call_id, str) or len(call_id) > limits.MAX_TOOL_CALL_ID):
+            raise _invalid(f"{place}.id", "a string is expected")
+        _check_function(call.get("function"), f"{place}.function")
+    legacy = message.get("function_call")
+    if legacy is not None:
+        _check_function(legacy, f"{where}.function_call")
+
+
+def _check_function(function: Any, where: str) -> None:
+    if not isinstance(function, dict):
+        raise _invalid(where, "an object is expected")
+    name = function.get("name")
+    if not isinstance(name, str) or not name or len(name) > limits.MAX_NAME:
+        raise _invalid(f"{where}.name", "a non-empty string is expected")
+    arguments = function.get("arguments")
+    if arguments is not None and not isinstance(arguments, (str, dict)):
+        raise _invalid(f"{where}.arguments", "a string with a JSON object is expected")
+
+
+def _invalid(param: str, reason: str) -> BadRequest:
+    return BadRequest(f"Invalid value for '{param}': {reason}.", param=param)

@@ -1,0 +1,82 @@
+"""The OpenAI routes. Bodies are read by our own code, so the OpenAPI document gets its schemas from msgspec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.openai.chat import ChatHandler
+from server.openai.models import list_models, retrieve_model
+from server.openai.types.chat import ChatCompletionBody, ChatCompletionRequest
+from server.responses import json_response
+from server.services import Services
+
+ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def openapi_body(request: type, answer: type, *, streams: bool = False) -> dict[str, Any]:
+    """``openapi_extra`` of a route whose body we read ourselves."""
+    content: dict[str, Any] = {"application/json": {"schema": inline_schema(answer)}}
+    if streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    error = {"description": "Error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": inline_schema(request)}}},
+        "responses": {"200": {"description": "Answer", "content": content}, "4XX": error, "503": error},
+    }
+
+
+def inline_schema(kind: type) -> dict[str, Any]:
+    """A struct's JSON schema without references outside itself."""
+    (_, components) = msgspec.json.schema_components([kind], ref_template="{name}")
+    return dict(_inlined(components[kind.__name__], components))
+
+
+def _inlined(node: Any, components: dict[str, Any]) -> Any:
+    if isinstance(node, dict):
+        if set(node) == {"$ref"}:
+            return _inlined(components[node["$ref"]], components)
+        return {key: _inlined(value, components) for key, value in node.items()}
+    return [_inlined(item, components) for item in node] if isinstance(node, list) else node
+
+
+def openai_router(services: Services) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["openai"])
+    chat = ChatHandler(services)
+
+    @router.post(
+        "/chat/completions",
+        summary="Chat completion",
+        openapi_extra=openapi_body(ChatCompletionRequest, ChatCompletionBody, streams=True),
+    )
+    async def chat_completions(request: Request) -> Response:
+        return await chat(request)
+
+    @router.get("/models", summary="List models")
+    async def models() -> Response:
+        return json_response(list_models(services))
+
+    @router.get("/models/{model_id:path}", summary="Retrieve a model")
+    async def model(request: Request) -> Response:
+        return json_response(retrieve_model(services, request.path_params["model_id"]))
+
+    return router

@@ -1,0 +1,71 @@
+"""What every endpoint of one application shares. Built once by build_app, passed to the routers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import UnsetType
+from starlette.types import Receive, Scope
+
+from engine.client import EngineClient, EngineUnavailable
+from server import body
+from server.args import ServerArgs
+from server.auth import Tenants
+from server.context import RequestContext
+from server.errors import ModelNotFound
+from server.generation import Generation
+from server.metrics import Metrics
+from server.openai.streaming import Pace
+from server.planner import Plan, Planner
+from server.rate_limit import RateLimiter
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    engine: EngineClient
+    args: ServerArgs
+    metrics: Metrics
+    limiter: RateLimiter
+    tenants: Tenants
+    planner: Planner
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names a request may use; the first is the one we list. Raises EngineUnavailable before the handshake."""
+        own = self.engine.model_info.served_name
+        return tuple(dict.fromkeys((*self.args.served_model_names, own)))
+
+    def model(self, requested: str | UnsetType) -> str:
+        """The name to echo. An omitted model is the served one. Raises ModelNotFound."""
+        names = self.model_names
+        if isinstance(requested, UnsetType):
+            return names[0]
+        if requested not in names:
+            raise ModelNotFound(requested)
+        return requested
+
+    async def read_json(self, scope: Scope, receive: Receive) -> dict[str, object]:
+        return await body.read_json(scope, receive, max_bytes=self.args.max_body_bytes, seconds=self.args.body_timeout)
+
+    def require_ready(self) -> None:
+        """Refuse early what the engine would refuse later, before anything is rendered."""
+        state = self.engine.state
+        if state != "ready":
+            raise EngineUnavailable(f"The engine is {state}; try again shortly.")
+
+    def tenant(self, context: RequestContext, cache_salt: str | None) -> str:
+        return self.tenants.name(context.key_digest, cache_salt or "") if cache_salt else context.tenant
+
+    def generation(self, plan: Plan, context: RequestContext) -> Generation:
+        return Generation(self.engine, plan, self.metrics, context, self.limiter)
+
+    @property
+    def pace(self) -> Pace:
+        args = self.args
+        return Pace(args.stream_start_timeout, args.sse_comment_interval, args.sse_chunk_interval)
+
+
+def body_size(scope: Scope) -> int:
+    """Bytes the body was declared to have; a chunked body counts as large."""
+    declared = body.header(scope, b"content-length")
+    return int(declared) if declared.isdigit() and len(declared) < 12 else 1 << 30

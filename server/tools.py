@@ -1,0 +1,203 @@
+"""``tools``, ``tool_choice`` and their legacy and Responses spellings, checked and brought into one form.
+
+Decisions: ``tools: []`` counts as absent, ``functions: []`` is refused as OpenAI refuses it. Names may hold dots and
+up to 128 characters, which is more than OpenAI allows and what other servers' clients send. A schema is checked
+against the meta-schema where a grammar must come of it (required, named, ``strict``); with ``auto`` a schema that is
+merely odd is passed to the model as it is, within the size limits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from server import limits
+from server.errors import BadRequest, quote
+from server.schema_check import check_schema, check_strict
+
+Choice = Literal["none", "auto", "required"]
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,%d}" % limits.MAX_TOOL_NAME)  # noqa: UP031 (braces of the regex)
+_CHOICES = "'none', 'auto', 'required', or an object that names a function or allowed_tools"
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a request declared and what it allows.
+
+    declared: function tools in OpenAI's form, parameters never null, empty where the choice is ``none``: these are
+    rendered. callable: those the answer may call. legacy: the request used ``functions``.
+    """
+
+    declared: Sequence[dict[str, Any]] = ()
+    choice: Choice = "none"
+    names: Sequence[str] = ()
+    parallel: bool = True
+    legacy: bool = False
+    forced: str | None = field(default=None)
+
+    @property
+    def callable(self) -> list[dict[str, Any]]:
+        allowed = set(self.names)
+        return [tool for tool in self.declared if tool["function"]["name"] in allowed]
+
+
+def parse_tools(tools: list[Any] | None, choice: Any, parallel: bool | None, *, strict_enforced: bool = True) -> Tools:
+    """The chat form (``tools``, ``tool_choice``). Raises BadRequest naming the field."""
+    declared = _declared(tools or [], "tools")
+    mode, names, forced = _choice(choice, [tool["function"]["name"] for tool in declared], "tool_choice")
+    _check_schemas(declared, mode, names, "tools", strict_enforced)
+    if mode == "none":
+        return Tools()
+    return Tools(declared, mode, names, parallel is not False, forced=forced)
+
+
+def parse_functions(functions: list[Any] | None, choice: Any) -> Tools:
+    """The legacy form (``functions``, ``function_call``): at most one call per answer."""
+    if functions is not None and not functions:
+        raise BadRequest("'functions' must hold at least one function.", param="functions")
+    wrapped = [{"type": "function", "function": function} for function in functions or []]
+    declared = _declared(wrapped, "functions")
+    if isinstance(choice, dict) and "type" not in choice:
+        choice = {"type": "function", **choice}
+    mode, names, forced = _choice(choice, [tool["function"]["name"] for tool in declared], "function_call")
+    _check_schemas(declared, mode, names, "functions", True)
+    if mode == "none":
+        return Tools(legacy=True)
+    return Tools(declared, mode, names, parallel=False, legacy=True, forced=forced)
+
+
+def _declared(tools: list[Any], param: str) -> list[dict[str, Any]]:
+    if len(tools) > limits.MAX_TOOLS:
+        raise BadRequest(f"'{param}' holds more than {limits.MAX_TOOLS} tools.", param=param)
+    declared = [_tool(tool, f"{param}[{index}]", param) for index, tool in enumerate(tools)]
+    seen: set[str] = set()
+    for index, tool in enumerate(declared):
+        name = tool["function"]["name"]
+        if name in seen:
+            raise BadRequest(
+                f"The name {quote(name)} is declared twice.", param=_path(f"{param}[{index}]", param, "name")
+            )
+        seen.add(name)
+    if declared and len(orjson.dumps(declared)) > limits.MAX_TOOLS_BYTES:
+        raise BadRequest(f"'{param}' is larger than {limits.MAX_TOOLS_BYTES} bytes.", param=param)
+    return declared
+
+
+def _path(where: str, param: str, key: str) -> str:
+    return f"{where}.{key}" if param == "functions" else f"{where}.function.{key}"
+
+
+def _tool(tool: Any, where: str, param: str) -> dict[str, Any]:
+    if not isinstance(tool, dict):
+        raise BadRequest(f"Invalid value for '{where}': an object is expected.", param=where)
+    kind = tool.get("type")
+    if kind != "function":
+        got = quote(kind) if isinstance(kind, str) else "nothing"
+        raise BadRequest(
+            f"Invalid value for '{where}.type': only tools of type 'function' are supported, got {got}.",
+            param=f"{where}.type",
+        )
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        place = where if param == "functions" else f"{where}.function"
+        raise BadRequest(f"Invalid value for '{place}': an object is expected.", param=place)
+    return {"type": "function", "function": _function(function, where, param)}
+
+
+def _function(function: dict[str, Any], where: str, param: str) -> dict[str, Any]:
+    name = function.get("name")
+    place = _path(where, param, "name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadRequest(
+            f"Invalid value for '{place}': 1 to {limits.MAX_TOOL_NAME} characters of A-Z a-z 0-9 _ . - are expected.",
+            param=place,
+        )
+    shaped: dict[str, Any] = {"name": name}
+    description = function.get("description")
+    if description is not None:
+        if not isinstance(description, str):
+            place = _path(where, param, "description")
+            raise BadRequest(f"Invalid value for '{place}': a string is expected.", param=place)
+        shaped["description"] = description
+    strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        place = _path(where, param, "strict")
+        raise BadRequest(f"Invalid value for '{place}': a boolean is expected.", param=place)
+    parameters = function.get("parameters")
+    shaped["parameters"] = {"type": "object", "properties": {}} if parameters is None else parameters
+    check_schema(
+        shaped["parameters"], _path(where, param, "parameters"), code="invalid_function_parameters", meta=False
+    )
+    if strict:
+        shaped["strict"] = True
+    return shaped
+
+
+def _check_schemas(
+    declared: list[dict[str, Any]], mode: Choice, names: Sequence[str], param: str, strict_enforced: bool
+) -> None:
+    for index, tool in enumerate(declared):
+        function = tool["function"]
+        place = _path(f"{param}[{index}]", param, "parameters")
+        forced = mode == "required" and function["name"] in names
+        if forced or function.get("strict"):
+            check_schema(function["parameters"], place, code="invalid_function_parameters")
+        if function.get("strict") and strict_enforced:
+            check_strict(function["parameters"], place)
+
+
+def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Sequence[str], str | None]:
+    """(mode, names that may be called, the one forced name)."""
+    if choice is None:
+        choice = "auto"
+    if isinstance(choice, str):
+        if choice not in ("none", "auto", "required"):
+            raise BadRequest(f"Invalid value for '{param}': {quote(choice)}. Allowed are {_CHOICES}.", param=param)
+        mode: Choice = "required" if choice == "required" else "auto"
+        if not declared and mode == "required":
+            raise BadRequest(f"'{param}' is 'required' but no tools are declared.", param=param)
+        return ("none" if choice == "none" or not declared else mode), declared, None
+    if not isinstance(choice, dict):
+        raise BadRequest(f"Invalid value for '{param}'. Allowed are {_CHOICES}.", param=param)
+    if choice.get("type") == "allowed_tools":
+        return _allowed_tools(choice, declared, param)
+    name = _named(choice, param)
+    _require_declared([name], declared, param)
+    return "required", [name], name
+
+
+def _named(choice: dict[str, Any], param: str) -> str:
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else choice.get("name")
+    if choice.get("type") != "function" or not isinstance(name, str):
+        raise BadRequest(f"Invalid value for '{param}'. Allowed are {_CHOICES}.", param=param)
+    return name
+
+
+def _allowed_tools(choice: dict[str, Any], declared: list[str], param: str) -> tuple[Choice, Sequence[str], None]:
+    inner = choice.get("allowed_tools", choice)
+    mode = inner.get("mode", "auto") if isinstance(inner, dict) else None
+    listed = inner.get("tools") if isinstance(inner, dict) else None
+    if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
+        raise BadRequest(
+            f"Invalid value for '{param}': allowed_tools needs a mode ('auto' or 'required') and a list of tools.",
+            param=param,
+        )
+    if not all(isinstance(item, dict) for item in listed):
+        raise BadRequest(f"Invalid value for '{param}': every allowed tool must be an object.", param=param)
+    names = [_named(item, param) for item in listed]
+    _require_declared(names, declared, param)
+    return ("required" if mode == "required" else "auto"), names, None
+
+
+def _require_declared(names: list[str], declared: list[str], param: str) -> None:
+    for name in names:
+        if name not in declared:
+            raise BadRequest(
+                f"'{param}' names the function {quote(name)}, which is not declared in tools.", param=param
+            )
