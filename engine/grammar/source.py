@@ -106,7 +106,7 @@ def _ebnf_lark(source: str) -> str:
         raise GrammarError("The grammar has no rules.")
     try:
         return str(any_to_lark(source))
-    except (ValueError, AssertionError, IndexError, KeyError, RecursionError) as error:
+    except Exception as error:  # the converter raises bare Exceptions, "No 'root' rule found" among them
         raise GrammarError(f"The grammar cannot be read: {error}") from error
 
 
