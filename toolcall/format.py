@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from toolcall.ids import IdStyle
 from toolcall.syntax.block import Block
+from toolcall.syntax.messages import MessageProtocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class Format:
     end_tokens: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     own_markers_special: bool = False
+    protocol: MessageProtocol | None = None
+    """Answers of several messages with headers; blocks and bare then hold for text without any header."""
     reasoning: str | None = None
     id_style: IdStyle = "openai"
     experimental: bool = False
@@ -37,7 +40,8 @@ class Format:
 class ReasoningFormat:
     """How one model family marks its reasoning.
 
-    starts_open: the text begins inside the reasoning unless the prompt says otherwise.
+    starts_open: the text begins inside the reasoning unless the prompt says otherwise. Without openers the reasoning
+    is a matter of the tool format's message headers.
     """
 
     name: str

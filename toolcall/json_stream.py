@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from json.encoder import encode_basestring
 
-from toolcall.lexer import SPACE, Lexer, NoCall, Put, Read, skip_space
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, peek, skip_space, until
 
 MAX_DEPTH = 200
 """Deeper values are no calls: json.loads of every client must be able to read the arguments."""
@@ -66,11 +66,22 @@ def _refuse(name: str) -> None:
     raise ValueError(name)
 
 
-def read_string(lx: Lexer, put: Put, *, quick: bool = True) -> Read[None]:
-    """A quoted string, put as a JSON string with its quotes. Stands on the opening quote."""
+def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False) -> Read[None]:
+    """A quoted string, put as a JSON string with its quotes. Stands on the opening quote.
+
+    quick: put may be called for text that the lexer has not seen. python: three quotes may stand for one.
+    """
     mark = lx.buf[lx.pos]
-    run, full = _RUN[mark].match, _FULL[mark]
     lx.pos += 1
+    if python and (yield from peek(lx)) == mark:
+        lx.pos += 1
+        if (yield from peek(lx)) != mark:
+            put('""')
+            return
+        lx.pos += 1
+        yield from _read_triple(lx, put, mark * 3)
+        return
+    run, full = _RUN[mark].match, _FULL[mark]
     put('"')
     while True:
         found = run(lx.buf, lx.pos)
@@ -93,6 +104,20 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True) -> Read[None]:
             put('"')
             return
         put(escape(char))
+
+
+def _read_triple(lx: Lexer, put: Put, mark: str) -> Read[None]:
+    ends = Markers((mark, "\\"))
+    put('"')
+    while True:
+        word = yield from until(lx, ends, lambda text: put(escape(text)))
+        if word is None:
+            raise NoCall
+        if word == mark:
+            lx.pos += 3
+            put('"')
+            return
+        yield from _read_escape(lx, put)
 
 
 def _read_escape(lx: Lexer, put: Put) -> Read[None]:
@@ -167,9 +192,10 @@ def read_atom(lx: Lexer, put: Put) -> Read[None]:
 class _Frame:
     """Where a value stands between its tokens."""
 
-    __slots__ = ("closers", "comma", "fresh", "need")
+    __slots__ = ("closers", "comma", "fresh", "need", "python")
 
-    def __init__(self) -> None:
+    def __init__(self, python: bool) -> None:
+        self.python = python
         self.closers: list[str] = []
         self.comma = ""
         """A comma, with the white space after it, that is not written yet: it may be a trailing one."""
@@ -178,10 +204,10 @@ class _Frame:
         self.need = "value"
 
 
-def read_value(lx: Lexer, put: Put, commit: Callable[[], None] | None = None) -> Read[None]:
+def read_value(lx: Lexer, put: Put, commit: Callable[[], None] | None = None, *, python: bool = False) -> Read[None]:
     """One JSON value of any kind. commit is called once the first value inside an object has begun (or the
     object has closed): from there on the text is taken for what it seems to be."""
-    frame = _Frame()
+    frame = _Frame(python)
     while True:
         buf, pos = lx.buf, lx.pos
         if pos >= len(buf):
@@ -215,7 +241,7 @@ def read_value(lx: Lexer, put: Put, commit: Callable[[], None] | None = None) ->
                 raise NoCall
             _flush_comma(frame, put)
             frame.fresh = False
-            yield from read_string(lx, put)
+            yield from read_string(lx, put, python=python)
             frame.need = "colon"
         else:
             yield from _begin_value(lx, frame, char, put, commit)
@@ -268,7 +294,7 @@ def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable
         lx.pos += 1
         return
     if char in "\"'":
-        yield from read_string(lx, put)
+        yield from read_string(lx, put, python=frame.python)
     else:
         yield from read_atom(lx, put)
     frame.need = "comma"

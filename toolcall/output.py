@@ -89,7 +89,7 @@ class Output:
     def flush(self) -> None:
         call = self._call
         if call is not None:
-            if call.started and call.parts:
+            if call.started and call.parts and not self.discard_calls:
                 self._events.append(ToolCallArguments(call.index, "".join(call.parts)))
                 call.parts.clear()
             return

@@ -17,6 +17,7 @@ from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, skip_space, 
 from toolcall.output import Output
 from toolcall.schema import NO_TOOLS, ToolSet
 from toolcall.syntax.block import Block, Options
+from toolcall.syntax.messages import MessageProtocol, Settings
 
 EngineFinish = Literal["stop", "length"]
 
@@ -123,7 +124,7 @@ class OutputParser:
         self._bare_first = {c: b for b in reversed(bare) if not b.opener for c in b.triggers}
         self._triggers = set("".join(b.triggers for b in bare)) | {o[0] for o in self._bare}
         hidden = (*fmt.end_tokens, *fmt.hidden)
-        self._closers = frozenset(c for b in blocks for c in b.closers)
+        self._closers = frozenset(c for b in (*blocks, *bare) for c in b.closers if len(c) > 1)
         self._markers = Markers((*self._blocks, *self._closers, *hidden))
         self._open_closers: tuple[str, ...] = ()
 
@@ -139,9 +140,19 @@ class OutputParser:
     # ------------------------------------------------------------------ reading
 
     def _main(self, prompt_suffix: str) -> Read[None]:
-        if self._reasoning is not None:
+        if self._format.protocol is not None:
+            yield from self._read_messages(self._format.protocol, prompt_suffix)
+            return
+        if self._reasoning is not None and self._reasoning.openers:
             yield from self._read_reasoning(self._reasoning, prompt_suffix)
         yield from self._read_content()
+
+    def _read_messages(self, protocol: MessageProtocol, prompt_suffix: str) -> Read[None]:
+        if not protocol.in_header(prompt_suffix) and not (yield from protocol.begins(self._lx)):
+            yield from self._read_content()
+            return
+        settings = Settings(separate=self._separate, parses=self._parses)
+        yield from protocol.read(self._lx, self._out, Options(more=lambda: not self.stopped), settings)
 
     def _read_content(self) -> Read[None]:
         lx, content = self._lx, self._out.content
@@ -150,7 +161,7 @@ class OutputParser:
             if fresh:
                 char = yield from skip_space(lx, content.put)
                 if char in self._triggers and (block := (yield from self._bare_block(char))) is not None:
-                    fresh = yield from self._read_block(block, 1)
+                    fresh = yield from self._read_block(block, 0)
                     continue
             word = yield from until(lx, self._markers, content.put)
             if word is None:
@@ -184,7 +195,7 @@ class OutputParser:
 
     def _read_block(self, block: Block, release: int) -> Read[bool]:
         """Returns whether another call may stand right after it. release: the characters that are certainly text
-        if the first call of the block is none."""
+        if the first call of the block is none; 0 for a bare block, where another kind of block may begin."""
         lx, before = self._lx, self._out.calls_ended
         try:
             closed = yield from block.read(lx, self._out, self._options(block))

@@ -1,12 +1,35 @@
-"""The formats by name."""
+"""The formats by name, and the choice of one by a model's chat template."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from toolcall.format import Format, ReasoningFormat
+from toolcall.formats.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32
+from toolcall.formats.gemma import FUNCTION_GEMMA, GEMMA4
+from toolcall.formats.glm import GLM45, HUNYUAN
+from toolcall.formats.harmony import GPT_OSS, MUSE_GLIMMER
 from toolcall.formats.hermes import HERMES, LONGCAT
+from toolcall.formats.invoke import DOTS, MINICPM5, MINIMAX_M2, MINIMAX_M3, STEP3
+from toolcall.formats.json_wrapped import (
+    APERTUS,
+    COHERE,
+    ERNIE45,
+    GIGACHAT3,
+    GRANITE,
+    GRANITE_20B_FC,
+    INKLING,
+    INTERNLM,
+    JAMBA,
+    PHI4_MINI,
+    XLAM,
+)
+from toolcall.formats.kimi import KIMI_K2, KIMI_K3
+from toolcall.formats.llama import LLAMA3_JSON
+from toolcall.formats.mistral import MISTRAL
+from toolcall.formats.pythonic import LFM2, OLMO3, PYTHONIC
 from toolcall.formats.qwen3_coder import QWEN3_CODER, SEED_OSS
 from toolcall.reasoning import REASONING_FORMATS
 
@@ -15,6 +38,39 @@ FORMATS: tuple[Format, ...] = (
     LONGCAT,
     QWEN3_CODER,
     SEED_OSS,
+    LLAMA3_JSON,
+    PYTHONIC,
+    OLMO3,
+    LFM2,
+    MISTRAL,
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
+    DEEPSEEK_V32,
+    DEEPSEEK_V4,
+    GLM45,
+    HUNYUAN,
+    KIMI_K2,
+    KIMI_K3,
+    MINIMAX_M2,
+    MINIMAX_M3,
+    GPT_OSS,
+    STEP3,
+    INTERNLM,
+    APERTUS,
+    COHERE,
+    GIGACHAT3,
+    GEMMA4,
+    FUNCTION_GEMMA,
+    MINICPM5,
+    DOTS,
+    INKLING,
+    MUSE_GLIMMER,
+    GRANITE_20B_FC,
+    GRANITE,
+    JAMBA,
+    ERNIE45,
+    PHI4_MINI,
+    XLAM,
 )
 
 
@@ -46,3 +102,62 @@ def get_reasoning(name: str) -> ReasoningFormat:
 
 def list_formats() -> tuple[Format, ...]:
     return FORMATS
+
+
+def list_reasoning() -> tuple[ReasoningFormat, ...]:
+    return REASONING_FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """What a model's files say. format is None where the template knows no tools; why is for people."""
+
+    format: Format | None
+    reasoning: ReasoningFormat | None
+    why: str
+
+
+_OVERRULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "hermes": ("qwen3_coder", "glm45", "granite", "ernie45", "hunyuan"),
+        "deepseek_v31": ("deepseek_v3",),
+        "jamba": ("hunyuan",),
+        "granite": ("phi4_mini_json",),
+    }
+)
+"""Formats whose signs are part of another's: the other, more telling one wins."""
+
+
+def detect(chat_template: str | None, special_tokens: Sequence[str] = ()) -> Detected:
+    """Chooses the formats by strings that stand in the chat template, else in the vocabulary's special tokens."""
+    template = chat_template or ""
+    vocabulary = "\n".join(special_tokens)
+    for text, where in ((template, "the chat template"), (vocabulary, "the special tokens")):
+        if not text:
+            continue
+        found = [f for f in FORMATS if f.template_signs and all(s in text for s in f.template_signs)]
+        names = {f.name for f in found}
+        found = [f for f in found if not names & set(_OVERRULES.get(f.name, ()))]
+        if found:
+            best = max(found, key=lambda f: (len(f.template_signs), max(map(len, f.template_signs))))
+            signs = " and ".join(best.template_signs)
+            reasoning = _detect_reasoning(template, best)
+            also = f"; reasoning {reasoning.name}" if reasoning else "; no reasoning markers"
+            return Detected(best, reasoning, f"tool format {best.name}: {where} has {signs}{also}")
+    reasoning = _detect_reasoning(template, None)
+    if "tools" in template:
+        return Detected(
+            get_format("hermes"), reasoning, "tool format hermes: the template renders tools and shows no known marker"
+        )
+    return Detected(None, reasoning, "no tool format: neither template nor vocabulary shows tool markers")
+
+
+def _detect_reasoning(template: str, fmt: Format | None) -> ReasoningFormat | None:
+    if fmt is not None and fmt.reasoning:
+        own = get_reasoning(fmt.reasoning)
+        if not own.openers or any(m in template for m in (*own.openers, *own.closers)):
+            return own
+    for other in REASONING_FORMATS:
+        if other.openers and any(o in template for o in other.openers) and any(c in template for c in other.closers):
+            return other
+    return None

@@ -60,6 +60,7 @@ class ParamType:
 
 
 ANY = ParamType(frozenset({"any"}))
+STRING = ParamType(frozenset({"string"}))
 
 
 def kinds_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
@@ -150,6 +151,37 @@ def _boolean(text: str) -> str | None:
     return {"true": "true", "false": "false", "1": "true", "0": "false"}.get(text.lower())
 
 
+def resolve(schema: Any, root: Any) -> Any:
+    """The schema that a chain of ``$ref`` leads to."""
+    for _ in range(_MAX_REFS):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        schema = _follow(schema["$ref"], root)
+    return schema
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaNode:
+    """A schema inside its document."""
+
+    schema: Any
+    root: Any
+
+    @property
+    def type(self) -> ParamType:
+        return ParamType(kinds_of(self.schema, self.root))
+
+    def child(self, key: str) -> SchemaNode:
+        """The schema of a member (or, for any key, of an element of an array)."""
+        schema = resolve(self.schema, self.root)
+        if not isinstance(schema, Mapping):
+            return SchemaNode(None, self.root)
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            return SchemaNode(properties[key], self.root)
+        return SchemaNode(schema.get("items", schema.get("additionalProperties")), self.root)
+
+
 class Tool:
     """One declared function."""
 
@@ -158,22 +190,26 @@ class Tool:
         self._root = parameters if isinstance(parameters, Mapping) else {}
 
     @cached_property
-    def _kinds(self) -> Mapping[str, ParamType]:
-        schema: Any = self._root
-        for _ in range(_MAX_REFS):
-            if not isinstance(schema, Mapping) or "$ref" not in schema:
-                break
-            schema = _follow(str(schema["$ref"]), self._root)
-        found: dict[str, ParamType] = {}
+    def _schemas(self) -> Mapping[str, Any]:
+        schema: Any = resolve(self._root, self._root)
+        found: dict[str, Any] = {}
         if isinstance(schema, Mapping):
             for part in (*_list(schema.get("allOf")), schema):
-                properties = part.get("properties") if isinstance(part, Mapping) else None
+                whole = resolve(part, self._root)
+                properties = whole.get("properties") if isinstance(whole, Mapping) else None
                 if isinstance(properties, Mapping):
-                    found |= {str(k): ParamType(kinds_of(v, self._root)) for k, v in properties.items()}
+                    found |= {str(k): v for k, v in properties.items()}
         return found
+
+    @cached_property
+    def _kinds(self) -> Mapping[str, ParamType]:
+        return {k: ParamType(kinds_of(v, self._root)) for k, v in self._schemas.items()}
 
     def type_of(self, key: str) -> ParamType:
         return self._kinds.get(key, ParamType())
+
+    def schema_of(self, key: str) -> SchemaNode:
+        return SchemaNode(self._schemas.get(key), self._root)
 
     def has(self, key: str) -> bool:
         return key in self._kinds

@@ -101,14 +101,19 @@ class Block:
                 return not self.closers
 
     def _skip_between(self, lx: Lexer, count: int) -> Read[None]:
-        skip = self.between + ("]})" if count else "")
+        """Skips what separates calls. Brackets after a call are layout, or one too many, and never text."""
+        skip = self.between if count else SPACE
         while True:
             if self.inner and (yield from at_marker(lx, self._inner)) is not None:
                 continue
             char = yield from peek(lx)
-            if not char or char not in (skip if count else SPACE):
+            if char and char in skip:
+                lx.pos += 1
+            elif count and char and char in "]})":
+                lx.pos += 1
+                lx.mark()
+            else:
                 return
-            lx.pos += 1
 
     def _choose(self, lx: Lexer, options: Options) -> Read[Body | None]:
         for body in self.bodies:

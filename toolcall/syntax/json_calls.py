@@ -105,3 +105,30 @@ def read_arguments(lx: Lexer, call: CallWriter) -> Read[None]:
             raise NoCall
         call.put("{}")
     call.commit()
+
+
+@dataclass(frozen=True)
+class OneKeyCalls:
+    """Calls written as objects of one member: ``{"get_weather": {"city": "Oslo"}}``."""
+
+    foreign: bool = False
+
+    def opens(self, lx: Lexer, options: Options) -> Read[bool]:
+        return (yield from JsonCalls().opens(lx, options))
+
+    def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
+        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        lx.pos += 1
+        char = yield from skip_space(lx)
+        if not char or char not in "\"'":
+            raise NoCall
+        call.named((yield from read_text(lx, out.tools.may_begin)))
+        if (yield from skip_space(lx)) != ":":
+            raise NoCall
+        lx.pos += 1
+        yield from skip_space(lx)
+        yield from read_arguments(lx, call)
+        if (yield from skip_space(lx)) != "}":
+            raise NoCall
+        lx.pos += 1
+        call.end()

@@ -1,0 +1,64 @@
+"""``<arg_key>`` and ``<arg_value>``: GLM, Ling, Laguna, Hunyuan (F12, F13)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toolcall.format import Format
+from toolcall.syntax import Block, JsonCalls, TaggedCalls
+
+_CALLS = TaggedCalls(
+    call_open="",
+    name_end="\n",
+    name_stops=("<arg_key>", "</tool_call>"),
+    param_open="<arg_key>",
+    key_end="</arg_key>",
+    value_open="<arg_value>",
+    value_close="</arg_value>",
+    call_close="</tool_call>",
+    next_open=("<tool_call>",),
+)
+_CALL = Block(opener="<tool_call>", bodies=(_CALLS,), single=True)
+_JSON = JsonCalls(foreign=True)
+
+GLM45 = Format(
+    name="glm45",
+    aliases=("glm", "glm4", "glm47", "glm_4_5", "ling3", "poolside_v1"),
+    families="GLM-4.5, 4.6, 4.7, GLM-5, Ling 3, poolside Laguna",
+    blocks=(replace(_CALL, bodies=(_CALLS, _JSON), closers=()),),
+    end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),
+    reasoning="glm45",
+    template_signs=("<arg_key>",),
+)
+
+
+def _hunyuan(suffix: str) -> tuple[Block, ...]:
+    def mark(name: str) -> str:
+        return f"<{name}{suffix}>"
+
+    calls = TaggedCalls(
+        call_open=mark("tool_call"),
+        name_end=mark("tool_sep"),
+        name_stops=(mark("arg_key"), mark("/tool_call"), "\n"),
+        param_open=mark("arg_key"),
+        key_end=mark("/arg_key"),
+        value_open=mark("arg_value"),
+        value_close=mark("/arg_value"),
+        call_close=mark("/tool_call"),
+        next_open=(mark("tool_call"), mark("/tool_calls")),
+    )
+    return (
+        Block(opener=mark("tool_calls"), bodies=(calls,), closers=(mark("/tool_calls"),)),
+        Block(opener=mark("tool_call"), keep_opener=True, bodies=(calls,), closers=(mark("/tool_calls"),)),
+    )
+
+
+HUNYUAN = Format(
+    name="hunyuan",
+    aliases=("hy_v3", "hy3"),
+    families="Hunyuan Hy3",
+    blocks=(*_hunyuan(""), *_hunyuan(":opensource")),
+    reasoning="qwen3",
+    template_signs=("<tool_sep", "<arg_key"),
+    experimental=True,
+)

@@ -1,0 +1,124 @@
+"""``<invoke name="f"><parameter name="k">`` and relatives: MiniMax, dots, Step3, MiniCPM5 (F16, F17, F19, F26, F27)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toolcall.format import Format
+from toolcall.syntax import Block, JsonCalls, TaggedCalls
+
+INVOKE = TaggedCalls(
+    call_open="<invoke name=",
+    name_end=">",
+    self_close="/>",
+    param_open="<parameter name=",
+    key_end=">",
+    value_close="</parameter>",
+    call_close="</invoke>",
+    next_open=("<invoke",),
+)
+
+
+def _wrapped(opener: str, closer: str) -> tuple[Block, ...]:
+    calls = replace(INVOKE, next_open=("<invoke", closer))
+    return (Block(opener=opener, bodies=(calls, JsonCalls(foreign=True)), closers=(closer,)),)
+
+
+MINIMAX_M2 = Format(
+    name="minimax_m2",
+    aliases=("minimax-m2", "minimax"),
+    families="MiniMax M2, M2.5",
+    blocks=_wrapped("<minimax:tool_call>", "</minimax:tool_call>"),
+    end_tokens=("[e~[",),
+    reasoning="minimax",
+    template_signs=("<minimax:tool_call>",),
+)
+
+_NS = "]<]minimax[>["
+MINIMAX_M3 = Format(
+    name="minimax_m3",
+    aliases=("minimax-m3",),
+    families="MiniMax M3",
+    blocks=(
+        Block(
+            opener=_NS + "<tool_call>",
+            closers=(_NS + "</tool_call>",),
+            bodies=(
+                TaggedCalls(
+                    call_open=_NS + "<invoke name=",
+                    name_end=">",
+                    self_close="/>",
+                    param_open=_NS + "<",
+                    key_end=">",
+                    value_close=_NS + "</",
+                    close_by_key=True,
+                    call_close=_NS + "</invoke>",
+                    next_open=(_NS + "<invoke", _NS + "</tool_call>"),
+                    loose_close=False,
+                    nested=_NS,
+                ),
+            ),
+        ),
+    ),
+    reasoning="minimax",
+    template_signs=(_NS,),
+    experimental=True,
+)
+
+DOTS = Format(
+    name="dots",
+    families="dots",
+    blocks=_wrapped("<dots_function_call>", "</dots_function_call>"),
+    reasoning="qwen3",
+    template_signs=("<dots_function_call>",),
+    experimental=True,
+)
+
+_STEP_SECTION_END = "<｜tool_calls_end｜>"
+_STEP_CALL_END = "<｜tool_call_end｜>"
+STEP3 = Format(
+    name="step3",
+    families="Step3",
+    blocks=(
+        Block(
+            opener="<｜tool_calls_begin｜>",
+            closers=(_STEP_SECTION_END,),
+            inner=("<｜tool_call_begin｜>function<｜tool_sep｜>", "<｜tool_call_begin｜>", _STEP_CALL_END),
+            bodies=(
+                replace(
+                    INVOKE,
+                    call_open="<steptml:invoke name=",
+                    param_open="<steptml:parameter name=",
+                    value_close="</steptml:parameter>",
+                    call_close="</steptml:invoke>",
+                    next_open=("<steptml:invoke", _STEP_CALL_END, _STEP_SECTION_END),
+                ),
+            ),
+        ),
+    ),
+    reasoning="deepseek_r1",
+    own_markers_special=True,
+    template_signs=("<steptml:invoke",),
+    experimental=True,
+)
+
+_FUNCTION = TaggedCalls(
+    call_open="<function name=",
+    name_end=">",
+    self_close="/>",
+    param_open="<param name=",
+    key_end=">",
+    value_close="</param>",
+    call_close="</function>",
+    next_open=("<function name=",),
+    cdata=True,
+)
+MINICPM5 = Format(
+    name="minicpm5",
+    families="MiniCPM5",
+    blocks=(Block(opener="<function name=", keep_opener=True, bodies=(_FUNCTION,)),),
+    end_tokens=("<|im_end|>",),
+    reasoning="qwen3",
+    template_signs=("<function name=", "<param name="),
+    experimental=True,
+)

@@ -1,0 +1,22 @@
+"""``[TOOL_CALLS]`` and a JSON list, or a name and JSON: Mistral, Magistral, Devstral (F8)."""
+
+from __future__ import annotations
+
+from toolcall.format import Format
+from toolcall.syntax import Block, JsonCalls, NamedJson
+
+MISTRAL = Format(
+    name="mistral",
+    families="Mistral, Mixtral, Magistral, Devstral, Ministral",
+    blocks=(
+        Block(
+            opener="[TOOL_CALLS]",
+            bodies=(JsonCalls(), NamedJson(name_ends=("[ARGS]",), name_stops=("{",), id_marks=("[CALL_ID]",))),
+        ),
+    ),
+    end_tokens=("</s>",),
+    reasoning="mistral",
+    id_style="mistral",
+    own_markers_special=True,
+    template_signs=("[TOOL_CALLS]",),
+)

@@ -1,0 +1,38 @@
+"""Calls as Python: Llama 4 and 3.2, ToolACE, OLMo 3, LFM2 (F6, F7)."""
+
+from __future__ import annotations
+
+from toolcall.format import Format
+from toolcall.syntax import Block, JsonCalls, PythonCalls
+
+_CALLS = PythonCalls()
+_LIST = Block(opener="[", keep_opener=True, bodies=(_CALLS,), closers=("]",))
+
+PYTHONIC = Format(
+    name="pythonic",
+    aliases=("llama4_pythonic", "llama4"),
+    families="Llama 4, Llama 3.2 1B and 3B, ToolACE",
+    blocks=(Block(opener="<|python_start|>", bodies=(_CALLS, JsonCalls()), closers=("<|python_end|>",)), _LIST),
+    hidden=("<|python_end|>",),
+    end_tokens=("<|eot|>", "<|eom|>", "<|eot_id|>", "<|eom_id|>"),
+    template_signs=("<|python_start|>",),
+)
+
+OLMO3 = Format(
+    name="olmo3",
+    families="OLMo 3",
+    blocks=(Block(opener="<function_calls>", bodies=(_CALLS,), closers=("</function_calls>",)),),
+    end_tokens=("<|im_end|>", "<|endoftext|>"),
+    reasoning="qwen3",
+    template_signs=("<function_calls>",),
+)
+
+LFM2 = Format(
+    name="lfm2",
+    families="LiquidAI LFM2, LFM2.5",
+    blocks=(Block(opener="<|tool_call_start|>", bodies=(JsonCalls(), _CALLS), closers=("<|tool_call_end|>",)),),
+    end_tokens=("<|im_end|>",),
+    reasoning="qwen3",
+    own_markers_special=True,
+    template_signs=("<|tool_call_start|>",),
+)

@@ -1,0 +1,188 @@
+"""Answers made of several messages with headers (harmony): reasoning, text and calls are messages of their own.
+
+``<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>``
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, skip_space, until
+from toolcall.output import Channel, Output
+from toolcall.syntax.block import Body, Options
+from toolcall.syntax.json_calls import read_arguments
+
+MAX_HEADER = 512
+_RECIPIENT = re.compile(r"to=([^\s<]+)")
+
+
+@dataclass(frozen=True)
+class MessageProtocol:
+    """starts begin a header, message ends it and begins the body, ends end the body.
+
+    reasoning_channels: words of the header that say the body is reasoning; reasoning_to, content_to: recipients that
+    are no tools. body: how a call's body is written; None = the JSON arguments, the name stands in the header.
+    """
+
+    starts: tuple[str, ...]
+    message: str
+    ends: tuple[str, ...]
+    reasoning_channels: tuple[str, ...] = ()
+    reasoning_to: tuple[str, ...] = ()
+    content_to: tuple[str, ...] = ()
+    body: Body | None = None
+    body_wrapper: tuple[str, ...] = ()
+
+    @cached_property
+    def _begin(self) -> Markers:
+        return Markers(self.starts)
+
+    @cached_property
+    def _header_end(self) -> Markers:
+        return Markers((self.message, *self.ends))
+
+    @cached_property
+    def _body_end(self) -> Markers:
+        return Markers((*self.ends, *self.starts))
+
+    @cached_property
+    def _end(self) -> Markers:
+        return Markers(self.ends)
+
+    @cached_property
+    def _wrapper(self) -> Markers:
+        return Markers(self.body_wrapper)
+
+    def in_header(self, prompt_suffix: str) -> bool:
+        """Whether the prompt ends inside a header, so that the answer goes on with it."""
+        start = max(prompt_suffix.rfind(s) for s in self.starts)
+        return start > max(prompt_suffix.rfind(w) for w in (self.message, *self.ends))
+
+    def begins(self, lx: Lexer) -> Read[bool]:
+        """Whether the text begins with a header; consumes nothing but white space."""
+        yield from skip_space(lx)
+        word = yield from at_marker(lx, self._begin)
+        if word is not None:
+            lx.pos -= len(word)
+        return word is not None
+
+    def read(self, lx: Lexer, out: Output, options: Options, settings: Settings) -> Read[None]:
+        """Reads messages to the end of input, or until no more calls are wanted."""
+        while options.more():
+            lx.mark()
+            if (yield from skip_space(lx)) == "":
+                lx.unmark()
+                return
+            parts: list[str] = []
+            try:
+                word = yield from until(lx, self._header_end, parts.append, limit=MAX_HEADER)
+                if word != self.message:
+                    raise NoCall
+                lx.pos += len(word)
+                yield from self._read_body(lx, out, options, Header("".join(parts), settings))
+            except NoCall:
+                out.drop_call()
+                yield from self._as_text(lx, out, "".join(parts))
+
+    def _as_text(self, lx: Lexer, out: Output, header: str) -> Read[None]:
+        """A message that is no call of a declared tool, or has no header: all of it is text."""
+        if lx.eof and lx.cut and _RECIPIENT.search(header):
+            lx.pos = len(lx.buf)
+            lx.unmark()
+            return
+        lx.rewind()
+        while True:
+            word = yield from until(lx, self._end, out.content.put)
+            if word is None:
+                return
+            out.content.put(word)
+            lx.pos += len(word)
+            return
+
+    def _read_body(self, lx: Lexer, out: Output, options: Options, header: Header) -> Read[None]:
+        recipient = header.recipient
+        if recipient and recipient not in (*self.reasoning_to, *self.content_to):
+            if not header.settings.parses:
+                raise NoCall
+            yield from self._read_call(lx, out, options, recipient)
+            lx.unmark()
+            return
+        lx.unmark()
+        thinks = recipient in self.reasoning_to or any(w in header.text for w in self.reasoning_channels)
+        separate = not thinks or header.settings.separate
+        channel = out.reasoning if thinks and separate else out.content
+        if not channel.empty:
+            channel.put("\n")
+        if not separate:
+            channel.put(header.text + self.message)
+        yield from self._read_text(lx, channel, keep_end=not separate)
+
+    def _read_text(self, lx: Lexer, channel: Channel, *, keep_end: bool) -> Read[None]:
+        word = yield from until(lx, self._body_end, channel.put)
+        if word in self.ends:
+            lx.pos += len(word or "")
+            if keep_end:
+                channel.put(word or "")
+
+    def _read_call(self, lx: Lexer, out: Output, options: Options, recipient: str) -> Read[None]:
+        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        if self.body is None:
+            call.named(recipient if out.tools.get(recipient) else _without_json(recipient))
+            char = yield from skip_space(lx)
+            if char == "{":
+                yield from read_arguments(lx, call)
+            elif char:
+                yield from self._no_arguments(lx)
+            elif lx.cut:
+                raise NoCall
+            call.end()
+        else:
+            out.drop_call()
+            yield from self._read_bodies(lx, out, options)
+        yield from skip_space(lx)
+        yield from at_marker(lx, self._end)
+
+    def _no_arguments(self, lx: Lexer) -> Read[None]:
+        if (yield from at_marker(lx, self._end)) is None:
+            raise NoCall
+
+    def _read_bodies(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
+        assert self.body is not None
+        count = 0
+        while options.more():
+            yield from skip_space(lx)
+            if (yield from at_marker(lx, self._wrapper)) is not None:
+                continue
+            if not (yield from self.body.opens(lx, options)):
+                break
+            yield from self.body.read(lx, out, options)
+            count += 1
+            lx.mark()
+        if not count:
+            raise NoCall
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """separate: reasoning leaves the text. parses: calls are read."""
+
+    separate: bool
+    parses: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    text: str
+    settings: Settings
+
+    @property
+    def recipient(self) -> str:
+        found = _RECIPIENT.search(self.text)
+        return found.group(1) if found else ""
+
+
+def _without_json(recipient: str) -> str:
+    """``to=functions.shelljson``: the constraint glued to the name."""
+    return recipient.removesuffix("json")

@@ -1,0 +1,132 @@
+"""Calls written as a name and then the arguments as a JSON object: ``NAME<sep>{...}``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from toolcall.json_stream import checked
+from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, peek, skip_space, until
+from toolcall.output import CallWriter, Output
+from toolcall.syntax.block import Options
+from toolcall.syntax.json_calls import JsonCalls, read_arguments
+
+MAX_HEADER = 512
+
+
+@dataclass(frozen=True)
+class NamedJson:
+    """call_open prefix NAME name_end leads ARGUMENTS trails close.
+
+    call_open: "" where the name follows the block's opener or another call directly. prefixes: what may stand
+    before the name. name_ends: consumed; name_stops: not consumed. id_marks: markers after the name that begin an
+    id, which is skipped up to one of name_ends. leads, trails: layout around the arguments (a fence). closes: ends
+    the call; may be missing. wrapped: the arguments are a whole call object, with the name again.
+    """
+
+    call_open: str = ""
+    prefixes: tuple[str, ...] = ()
+    name_ends: tuple[str, ...] = ()
+    name_stops: tuple[str, ...] = ()
+    id_marks: tuple[str, ...] = ()
+    leads: tuple[str, ...] = ()
+    trails: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()
+    wrapped: bool = False
+    foreign: bool = False
+
+    @cached_property
+    def _opening(self) -> Markers:
+        return Markers((self.call_open,))
+
+    @cached_property
+    def _prefixes(self) -> Markers:
+        return Markers(self.prefixes)
+
+    @cached_property
+    def _name(self) -> Markers:
+        return Markers((*self.name_ends, *self.name_stops, *self.id_marks, *self.closes))
+
+    @cached_property
+    def _after_id(self) -> Markers:
+        return Markers((*self.name_ends, *self.name_stops))
+
+    @cached_property
+    def _leads(self) -> Markers:
+        return Markers(self.leads)
+
+    @cached_property
+    def _trails(self) -> Markers:
+        return Markers((*self.trails, *self.closes))
+
+    def opens(self, lx: Lexer, options: Options) -> Read[bool]:
+        if self.call_open:
+            return (yield from at_marker(lx, self._opening)) is not None
+        char = yield from peek(lx)
+        return bool(char) and char not in "{[]}<"
+
+    def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
+        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        if self.prefixes:
+            yield from skip_space(lx)
+            yield from at_marker(lx, self._prefixes)
+        if self.wrapped:
+            yield from self._read_wrapped(lx, out, options)
+            return
+        parts: list[str] = []
+        word = yield from until(lx, self._name, checked(lx, parts, out.tools.may_begin), limit=MAX_HEADER)
+        call.named("".join(parts))
+        yield from self._after_name(lx, word)
+        yield from self._read_arguments(lx, call)
+        call.end()
+        yield from self._close(lx)
+
+    def _read_wrapped(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
+        word = yield from until(lx, self._name, _ignore, limit=MAX_HEADER)
+        if word not in self.name_ends:
+            raise NoCall
+        lx.pos += len(word or "")
+        if (yield from skip_space(lx)) != "{":
+            raise NoCall
+        out.drop_call()
+        yield from JsonCalls().read(lx, out, options)
+        yield from self._close(lx)
+
+    def _after_name(self, lx: Lexer, word: str | None) -> Read[None]:
+        if word is None:
+            if lx.cut:
+                raise NoCall
+            return
+        if word in self.id_marks:
+            lx.pos += len(word)
+            word = yield from until(lx, self._after_id, _ignore, limit=MAX_HEADER)
+        if word in self.name_ends:
+            lx.pos += len(word or "")
+
+    def _read_arguments(self, lx: Lexer, call: CallWriter) -> Read[None]:
+        char = yield from skip_space(lx)
+        while self.leads and (yield from at_marker(lx, self._leads)) is not None:
+            char = yield from skip_space(lx)
+        if char in ("{", '"', "'"):
+            yield from read_arguments(lx, call)
+        elif char:
+            yield from self._no_arguments(lx)
+        elif lx.cut or not self.closes:
+            raise NoCall
+
+    def _no_arguments(self, lx: Lexer) -> Read[None]:
+        """A call without arguments: its end follows at once."""
+        if (yield from at_marker(lx, self._trails)) is None:
+            raise NoCall
+
+    def _close(self, lx: Lexer) -> Read[None]:
+        if not self.trails and not self.closes:
+            return
+        while (yield from skip_space(lx)):
+            word = yield from at_marker(lx, self._trails)
+            if word is None or word in self.closes:
+                return
+
+
+def _ignore(text: str) -> None:
+    return None

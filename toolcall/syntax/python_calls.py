@@ -1,0 +1,80 @@
+"""Calls written as Python: ``[get_weather(city="Oslo", days=2), now()]``. Keyword arguments only, literals only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from toolcall.json_stream import checked, quote, read_value
+from toolcall.lexer import Lexer, Markers, NoCall, Read, peek, skip_space, until
+from toolcall.output import CallWriter, Output
+from toolcall.syntax.block import Options
+
+MAX_HEADER = 512
+_KEY = re.compile(r"\w+")
+_PAREN = Markers(("(",))
+_EQUALS = Markers(("=",))
+
+
+@dataclass(frozen=True)
+class PythonCalls:
+    """list_only: the calls stand in a list."""
+
+    list_only: bool = False
+    foreign: bool = False
+
+    def opens(self, lx: Lexer, options: Options) -> Read[bool]:
+        char = yield from peek(lx)
+        if char == "[":
+            lx.pos += 1
+            char = yield from skip_space(lx)
+            if not _begins_name(char):
+                lx.buf = "[" + lx.buf[lx.pos :]
+                lx.pos = 0
+        return _begins_name(char)
+
+    def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
+        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        parts: list[str] = []
+        if (yield from until(lx, _PAREN, checked(lx, parts, out.tools.may_begin), limit=MAX_HEADER)) is None:
+            raise NoCall
+        call.named("".join(parts))
+        lx.pos += 1
+        first = True
+        while True:
+            char = yield from skip_space(lx)
+            if char == ")":
+                break
+            if not first:
+                if char != ",":
+                    raise NoCall
+                lx.pos += 1
+                if (yield from skip_space(lx)) == ")":
+                    break
+            yield from self._read_argument(lx, call, first)
+            first = False
+        lx.pos += 1
+        call.put("{}" if first else "}")
+        call.commit()
+        call.end()
+
+    def _read_argument(self, lx: Lexer, call: CallWriter, first: bool) -> Read[None]:
+        parts: list[str] = []
+        if (yield from until(lx, _EQUALS, parts.append, limit=MAX_HEADER)) is None:
+            raise NoCall
+        key = "".join(parts).strip()
+        if not _KEY.fullmatch(key):
+            raise NoCall
+        lx.pos += 1
+        char = yield from skip_space(lx)
+        if not char or char in ",)]}=":
+            raise NoCall
+        call.put(("{" if first else ", ") + quote(key) + ": ")
+        if char in "\"'{[(":
+            call.commit()
+        yield from read_value(lx, call.put, python=True)
+        call.commit()
+
+
+def _begins_name(char: str) -> bool:
+    return char.isalpha() or char == "_"
