@@ -13,16 +13,18 @@ Decisions (RELIABILITY section e):
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, TypeVar
 
 import msgspec
 import orjson
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from server import limits
 from server.errors import (
     BadRequest,
     ClientDisconnected,
+    IncompleteBody,
     RequestTimeout,
     TooLarge,
     UnsupportedMediaType,
@@ -71,19 +73,28 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: 
         await _refuse_declared(scope, receive, int(declared), max_bytes)
     chunks: list[bytes] = []
     size = 0
+    deadline = time.monotonic() + seconds
+    while True:
+        message = await _receive(receive, deadline, seconds)
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        size += len(message.get("body", b""))
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+async def _receive(receive: Receive, deadline: float, seconds: float) -> Message:
+    """The next piece of a body. A trickle is a timeout (408); a body that stops is incomplete (400)."""
+    left = deadline - time.monotonic()
     try:
-        async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnected
-                size += len(message.get("body", b""))
-                if size > max_bytes:
-                    raise _too_large(max_bytes)
-                chunks.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return b"".join(chunks)
+        async with asyncio.timeout(min(left, limits.BODY_STALL_TIMEOUT)):
+            return await receive()
     except TimeoutError:
+        if left > limits.BODY_STALL_TIMEOUT:
+            raise IncompleteBody("The request body is incomplete: it stopped arriving.") from None
         raise RequestTimeout(f"The request body did not arrive within {seconds:g} seconds.") from None
 
 
@@ -129,10 +140,10 @@ def _check_elements(body: bytes) -> None:
         return
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
     if bare.count(b'"') > 2 * limits.MAX_JSON_STRINGS:
-        raise TooLarge(f"The request body holds more than {limits.MAX_JSON_STRINGS} strings.")
+        raise BadRequest(f"The request body holds more than {limits.MAX_JSON_STRINGS} strings.")
     outside = b"".join(bare.split(b'"')[::2])
     if sum(map(outside.count, (b",", b"[", b"{"))) > limits.MAX_JSON_ELEMENTS:
-        raise TooLarge(f"The request body holds more than {limits.MAX_JSON_ELEMENTS} values.")
+        raise BadRequest(f"The request body holds more than {limits.MAX_JSON_ELEMENTS} values.")
 
 
 def too_deep(value: Any, limit: int) -> bool:

@@ -12,6 +12,9 @@ from server.args import ServerArgs
 from toolcall.format import Format, ReasoningFormat
 from toolcall.registry import detect, get_format, get_reasoning
 
+_DEFAULT_FORMAT = "hermes"
+"""For models whose template says nothing about tools: most open models have seen it."""
+
 LOG = logging.getLogger("callgate.server")
 
 
@@ -28,10 +31,13 @@ class ModelDialect:
 
 
 def resolve_dialect(tokenizer: TextTokenizer, args: ServerArgs) -> ModelDialect:
-    """Raises TemplateError or KeyError for a template or parser name that does not exist."""
+    """Raises TemplateError or ValueError for a template or parser name that does not exist."""
     chosen = choose_template(tokenizer.chat_template, tokenizer.special_tokens, args.chat_template)
     found = detect(chosen.source, tuple(tokenizer.special_tokens))
-    format_ = found.format if args.tool_call_parser in ("", "auto") else get_format(args.tool_call_parser)
+    if args.tool_call_parser in ("", "auto"):
+        format_ = found.format or get_format(_DEFAULT_FORMAT)
+    else:
+        format_ = get_format(args.tool_call_parser)
     reasoning = found.reasoning
     if args.reasoning_parser == "none":
         reasoning = None

@@ -81,6 +81,12 @@ class BadRequest(ApiError):
     type = "invalid_request_error"
 
 
+class IncompleteBody(BadRequest):
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Connection": "close"}
+
+
 class Unsupported(BadRequest):
     """A field that we know and cannot honour (as opposed to one that nobody knows, which is ignored)."""
 

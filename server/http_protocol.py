@@ -37,6 +37,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._timeouts = timeouts
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self.url = b""
         self._in_head = True
         self._head_bytes = 0
         self._head_count = 0
@@ -59,8 +60,14 @@ class GatewayProtocol(HttpToolsProtocol):
         self._head_count += len(data)
         if self._head_count > limits.MAX_HEADER_BYTES + limits.MAX_URL_BYTES:
             self._refuse(_too_large())
+        elif self._is_version_0_9(data):
+            self._refuse(BadRequest("Invalid HTTP request: HTTP/1.1 is expected."))
         elif self._header_timer is None and (self.cycle is None or self.cycle.response_complete):
             self._arm_header_timer()
+
+    def _is_version_0_9(self, data: bytes) -> bool:
+        """A request line without a version: HTTP/0.9, which the parser takes for the start of a longer head."""
+        return bool(self.url) and data.endswith(b"\n") and self.parser.get_http_version().startswith("0")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -65,9 +65,11 @@ RENDER_TIMEOUT = 10.0
 RENDER_OFF_LOOP_CHARS = 64 * 1024
 """Requests whose messages and tools are larger than this are rendered in a worker thread."""
 
-HEADER_TIMEOUT = 15.0
+HEADER_TIMEOUT = 8.0
 """Seconds from connection, or first byte of a further request, to the end of its headers."""
 BODY_TIMEOUT = 30.0
+BODY_STALL_TIMEOUT = 8.0
+"""Seconds without a byte after which a body counts as incomplete."""
 KEEP_ALIVE_TIMEOUT = 75.0
 WRITE_TIMEOUT = 30.0
 """Seconds that one write may wait for a client that does not read."""

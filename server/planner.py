@@ -172,7 +172,9 @@ def _bracketed(param: str) -> str:
 
 
 def _markers(reasoning: ReasoningFormat | None) -> tuple[str, str]:
-    return (reasoning.openers[0], reasoning.closers[0]) if reasoning else ("<think>", "</think>")
+    if reasoning is None or not reasoning.closers:
+        return "<think>", "</think>"
+    return next(iter(reasoning.openers), ""), reasoning.closers[0]
 
 
 def prompt_suffix(text: str, eos_token: str | None) -> str:
@@ -186,8 +188,8 @@ def reasoning_state(reasoning: ReasoningFormat | None, suffix: str) -> Reasoning
     """Where the prompt leaves the model: inside its reasoning, past it, or free to begin it."""
     if reasoning is None:
         return "none"
-    opened = max(suffix.rfind(opener) for opener in reasoning.openers)
-    closed = max(suffix.rfind(closer) for closer in reasoning.closers)
+    opened = max((suffix.rfind(opener) for opener in reasoning.openers), default=-1)
+    closed = max((suffix.rfind(closer) for closer in reasoning.closers), default=-1)
     if opened > closed:
         return "open"
     if closed >= 0 and not suffix[closed:].strip().partition("\n")[2].strip():
