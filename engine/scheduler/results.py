@@ -85,8 +85,9 @@ class ResultProcessor:
     """Applies one RowOutput to one Req. Sets ``finish_reason``; freeing what a finished request held is the
     scheduler's."""
 
-    def __init__(self, kv: KVCacheManager, outbox: Outbox, counters: Counters) -> None:
+    def __init__(self, kv: KVCacheManager, outbox: Outbox, counters: Counters, vocab_size: int) -> None:
         self._kv = kv
+        self._vocab_size = vocab_size
         self._outbox = outbox
         self._counters = counters
 
@@ -147,6 +148,8 @@ class ResultProcessor:
         state = req.sampling
         assert state is not None
         for token in tokens:
+            if not 0 <= token < self._vocab_size:
+                raise ValueError("the executor returned a token that does not exist")
             req.tokens.append(token)
             if token in state.stop_ids and req.num_output > state.min_tokens:
                 req.finish_reason = STOP if token in state.eos else FinishReason(type="stop", matched=token)

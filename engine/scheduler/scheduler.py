@@ -81,7 +81,7 @@ class Scheduler:
         self._arrivals = 0
         self._outbox = Outbox()
         self._counters = Counters()
-        self._results = ResultProcessor(self.kv, self._outbox, self._counters)
+        self._results = ResultProcessor(self.kv, self._outbox, self._counters, executor.vocab_size)
         self._ratio = NewTokenRatio()
         self._checked = True
 

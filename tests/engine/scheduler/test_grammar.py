@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.scheduler.grammars import ScriptBackend, spec
+from tests.engine.scheduler.harness import Harness
+
+CALL = "{ \" n a m e \" : abc abc abc , x y z ab } !"
+
+
+def run(source: str, **options):
+    sampling = {key: options.pop(key) for key in ("max_tokens", "logprobs", "temperature", "seed") if key in options}
+    harness = Harness(grammar=ScriptBackend(), **options)
+    harness.add("a", range(20), grammar=spec(source), **({"max_tokens": 100} | sampling))
+    return harness, harness.run()["a"]
+
+
+def text(result) -> str:
+    return bytes(result.token_ids).decode()
+
+
+def matches(source: str, written: str) -> bool:
+    steps = source.split(" ")
+    return len(written) == len(steps) and all(step == "." or char in step for step, char in zip(steps, written))
+
+
+def test_output_follows_the_grammar_and_stops_when_it_is_complete():
+    _, result = run(CALL)
+    assert matches(CALL, text(result))
+    assert (result.finish.type, result.finish.matched) == ("stop", None)
+    assert result.completion_tokens == len(CALL.split(" "))
+
+
+def test_forced_tokens_cost_no_step_of_their_own():
+    harness, result = run(CALL)
+    assert harness.scheduler.num_steps == 4, "three choices, then one more"
+    slow, same = run(CALL, logprobs=True)
+    assert slow.scheduler.num_steps == len(CALL.split(" ")), "logprobs need every token's logits"
+    assert same.token_ids == result.token_ids
+    assert len(same.logprobs) == len(same.token_ids)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 512])
+@pytest.mark.parametrize("drafts", [0, 4])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_same_output_whatever_the_chunks_and_drafts(chunk, drafts, temperature):
+    want = run(CALL, temperature=temperature, seed=4)[1].token_ids
+    got = run(CALL, temperature=temperature, seed=4, chunked_prefill_size=chunk, num_draft_tokens=drafts)[1].token_ids
+    assert got == want
+
+
+def test_preempted_within_forced_tokens():
+    want = run(CALL)[1].token_ids
+    for moment in range(1, 5):
+        harness = Harness(grammar=ScriptBackend())
+        harness.add("a", range(20), grammar=spec(CALL), max_tokens=100)
+        for _ in range(moment):
+            harness.step()
+        for req in list(harness.scheduler.running):
+            harness.scheduler._preempt(req)
+        assert harness.run()["a"].token_ids == want
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 17))
+def test_max_tokens_cuts_anywhere(max_tokens):
+    want = run(CALL)[1].token_ids
+    _, result = run(CALL, max_tokens=max_tokens)
+    assert result.token_ids == want[:max_tokens]
+    assert result.finish.type == ("stop" if max_tokens == len(want) and result.finish.type == "stop" else "length")
+
+
+def test_long_forced_runs():
+    source = " ".join("x" * 300)
+    harness, result = run(source, max_tokens=500)
+    assert text(result) == "x" * 300
+    assert harness.scheduler.num_steps < 20
+
+
+def test_grammar_that_cannot_compile_is_a_400_with_its_message():
+    _, result = run("bad")
+    assert (result.finish.type, result.finish.status) == ("error", 400)
+    assert result.finish.message == "The pattern cannot be compiled."
+
+
+def test_grammar_without_a_backend_is_a_400():
+    harness = Harness()
+    harness.add("a", range(20), grammar=spec(CALL))
+    assert harness.run()["a"].finish.status == 400
+
+
+def test_free_and_bound_rows_share_steps():
+    harness = Harness(grammar=ScriptBackend(), num_draft_tokens=3)
+    for index in range(12):
+        harness.add(f"g{index}", range(20 + index), grammar=spec(CALL), max_tokens=100)
+        harness.add(f"f{index}", range(20 + index))
+    results = harness.run()
+    for index in range(12):
+        single = Harness(grammar=ScriptBackend())
+        single.add("g", range(20 + index), grammar=spec(CALL), max_tokens=100)
+        single.add("f", range(20 + index))
+        single.run()
+        assert results[f"g{index}"].token_ids == single.results["g"].token_ids
+        assert results[f"f{index}"].token_ids == single.results["f"].token_ids
