@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 IndexArray = npt.NDArray[np.int64]
 
-_GATHER_VALUES = 8 << 20
-"""Most values of keys gathered at a time for tokens of different sequences."""
+_GATHER_VALUES = 1 << 20
+"""Most values of keys gathered at a time for tokens of different sequences: what a CPU's cache holds."""
 
 
 def padded_length(length: int) -> int:

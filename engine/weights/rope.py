@@ -17,17 +17,25 @@ def rope_frequencies(config: ModelConfig) -> tuple[FloatArray, float]:
     cos and sin are multiplied by ``scale`` (1 but for yarn). Pair i is made of elements i and i + head_dim/2.
     """
     rope, dim = config.rope, config.head_dim
-    base = 1.0 / rope.theta ** (np.arange(0, dim, 2, dtype=np.float64) / dim)
+    periods = _periods(rope.theta, dim)
+    inv_freq: FloatArray = np.float32(1) / periods
     scale = 1.0
     if rope.type == "linear":
-        base = base / rope.factor
+        inv_freq = inv_freq / np.float32(rope.factor)
     elif rope.type == "llama3":
-        base = _llama3(base, rope)
+        inv_freq = _llama3(inv_freq, rope)
     elif rope.type == "yarn":
-        base, scale = _yarn(base, rope, dim)
+        inv_freq, scale = _yarn(periods, rope, dim)
     if rope.freq_factors:
-        base = base / np.asarray(rope.freq_factors, dtype=np.float64)
-    return base.astype(np.float32), scale
+        inv_freq = inv_freq / np.asarray(rope.freq_factors, dtype=np.float32)
+    return inv_freq, scale
+
+
+def _periods(theta: float, dim: int) -> FloatArray:
+    """theta^(2i / dim), the exponent in float32: models are trained with frequencies of that precision, and at
+    position 30,000 a last bit is a thousandth of a radian."""
+    exponents = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+    return np.power(theta, exponents, dtype=np.float64).astype(np.float32)
 
 
 def rope_tables(config: ModelConfig, positions: int) -> tuple[FloatArray, FloatArray]:
@@ -37,15 +45,15 @@ def rope_tables(config: ModelConfig, positions: int) -> tuple[FloatArray, FloatA
     return np.cos(angles) * np.float32(scale), np.sin(angles) * np.float32(scale)
 
 
-def _llama3(inv_freq: npt.NDArray[np.float64], rope: RopeConfig) -> npt.NDArray[np.float64]:
+def _llama3(inv_freq: FloatArray, rope: RopeConfig) -> FloatArray:
     """Llama 3.1: long waves are stretched by ``factor``, short ones kept, a linear blend between."""
-    turns = rope.original_max_positions * inv_freq / (2 * math.pi)
-    low, high = rope.low_freq_factor, rope.high_freq_factor
-    keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return (1 - keep) * inv_freq / rope.factor + keep * inv_freq
+    turns = np.float32(rope.original_max_positions) * inv_freq / np.float32(2 * math.pi)
+    low, high = np.float32(rope.low_freq_factor), np.float32(rope.high_freq_factor)
+    keep = np.clip((turns - low) / (high - low), np.float32(0), np.float32(1))
+    return (1 - keep) * (inv_freq / np.float32(rope.factor)) + keep * inv_freq
 
 
-def _yarn(inv_freq: npt.NDArray[np.float64], rope: RopeConfig, dim: int) -> tuple[npt.NDArray[np.float64], float]:
+def _yarn(periods: FloatArray, rope: RopeConfig, dim: int) -> tuple[FloatArray, float]:
     """YaRN (arXiv 2309.00071), NTK by parts: ramp between interpolation and the original frequencies."""
 
     def correction(rotations: float) -> float:
@@ -57,8 +65,9 @@ def _yarn(inv_freq: npt.NDArray[np.float64], rope: RopeConfig, dim: int) -> tupl
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     span = high - low if high != low else 0.001
-    stretch = np.clip((np.arange(dim // 2) - low) / span, 0.0, 1.0)
-    blended = inv_freq / rope.factor * stretch + inv_freq * (1 - stretch)
+    ramp = np.clip((np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(span), 0, 1)
+    stretched = np.float32(1) / (np.float32(rope.factor) * periods)
+    blended = stretched * ramp + np.float32(1) / periods * (1 - ramp)
     scale = rope.attention_factor
     if scale is None:
         scale = 0.1 * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
