@@ -105,9 +105,11 @@ def test_names_are_checked_before_anything_is_loaded() -> None:
 
 
 def test_a_port_in_use_is_found_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(PortInUse, match="cannot listen on 127.0.0.1"):
-            bind("127.0.0.1", taken.getsockname()[1])
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(PortInUse, match=r"cannot listen on 127\.0\.0\.1"),
+    ):
+        bind("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(PortInUse):
         bind("no.such.host.invalid", 0)
 

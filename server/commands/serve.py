@@ -1,0 +1,92 @@
+"""``callgate serve``: check everything that can be checked in a moment, then load, then serve."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+
+import msgspec
+import uvloop
+
+from chat_templates import TemplateError, choose_template
+from engine.config import EngineConfig
+from engine.launch import EngineStartError
+from engine.model_store import DEFAULT_MODEL, ModelStoreError, resolve
+from engine.shutdown import EngineFailed
+from server.args import ServerArgs, load_keys
+from server.commands.progress import PullDisplay
+from server.flags import fields_of
+from server.run import PortInUse, ServeOptions, bind, serve, set_up_logging
+from toolcall.registry import get_format, get_reasoning
+
+
+class StartRefused(Exception):
+    """A setting is wrong; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    engine: EngineConfig
+    server: ServerArgs
+    drain_timeout: float
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        settings = make_settings(arguments)
+    except (StartRefused, TemplateError, ValueError, OSError) as error:
+        return _fail(error, 2)
+    try:
+        set_up_logging(settings.server.log_level)
+        with bind(settings.server.host, settings.server.port) as sock:
+            config = find_model(settings.engine)
+            uvloop.run(serve(config, settings.server, sock, ServeOptions(settings.drain_timeout, _show)))
+    except (PortInUse, ModelStoreError, EngineStartError, EngineFailed, TemplateError, ValueError, OSError) as error:
+        return _fail(error, 1)
+    return 0
+
+
+def make_settings(arguments: argparse.Namespace) -> Settings:
+    """The command line as frozen settings, with names of templates and parsers checked."""
+    engine, server, own = (fields_of(arguments, part) for part in ("engine", "server", "run"))
+    if arguments.model and engine.get("model", arguments.model) != arguments.model:
+        raise StartRefused("the model is given twice")
+    engine.setdefault("model", arguments.model or DEFAULT_MODEL)
+    names = own.get("served_model_name", ())
+    level = own.get("log_level", "info")
+    keys = load_keys(own.get("api_key", ()), file=own.get("api_key_file", ""), variable="CALLGATE_API_KEY")
+    admin = load_keys(own.get("admin_api_key", ()), variable="CALLGATE_ADMIN_API_KEY")
+    engine |= {"served_model_name": names[0] if names else "", "log_level": level}
+    server |= {"served_model_names": names, "log_level": level, "api_keys": keys, "admin_keys": admin}
+    settings = Settings(EngineConfig(**engine), ServerArgs(**server), own.get("drain_timeout", 30.0))
+    check_names(settings.server)
+    return settings
+
+
+def check_names(args: ServerArgs) -> None:
+    """Fail on a wrong template or parser before a model is loaded. Raises TemplateError or ValueError."""
+    if args.chat_template:
+        choose_template(None, (), args.chat_template)
+    if args.tool_call_parser not in ("", "auto", "none"):
+        get_format(args.tool_call_parser)
+    if args.reasoning_parser not in ("", "auto", "none"):
+        get_reasoning(args.reasoning_parser)
+
+
+def find_model(config: EngineConfig) -> EngineConfig:
+    """The same settings with ``model`` as a path (pulled first where needed) and a name to serve it under."""
+    with PullDisplay(config.model) as display:
+        found = resolve(config.model, observer=display)
+    path = found.name if found.kind == "hash-lm" else str(found.path)
+    return msgspec.structs.replace(config, model=path, served_model_name=config.served_model_name or found.name)
+
+
+def _show(text: str) -> None:
+    print(text, flush=True)
+
+
+def _fail(error: Exception, status: int) -> int:
+    line = " ".join(str(error).split()) or type(error).__name__
+    print(f"callgate serve: {line}", file=sys.stderr)
+    return status

@@ -1,0 +1,166 @@
+"""The server process: one socket bound before anything is loaded, one engine, one uvicorn, one banner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from engine.client import EngineClient
+from engine.config import EngineConfig
+from engine.launch import Engine
+from engine.messages import ModelInfo
+from engine.shutdown import run as run_engine
+from server.app import build_app
+from server.args import ServerArgs
+from server.dialect import ModelDialect, resolve_dialect
+from server.http_protocol import uvicorn_config
+
+EXAMPLE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+class PortInUse(Exception):
+    """Nobody can listen there; the message is one line."""
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn without its own signal handlers (engine.shutdown owns them), and with an event for "listening"."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket, taken before the model is loaded. Raises PortInUse with the reason.
+
+    It does not listen yet: a health check during the load is refused at once instead of left hanging.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return sock
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """drain_timeout: seconds for running requests after the first signal. on_ready: gets the banner."""
+
+    drain_timeout: float
+    on_ready: Callable[[str], None]
+
+
+async def serve(config: EngineConfig, args: ServerArgs, sock: socket.socket, options: ServeOptions) -> None:
+    """Start the engine, serve until a signal, leave nothing behind.
+
+    Raises EngineStartError, EngineFailed, TemplateError, and OSError where the port was taken meanwhile.
+    """
+    engine = Engine(config)
+
+    async def serve_http(stop: asyncio.Event) -> None:
+        dialect = resolve_dialect(engine.tokenizer, args)
+        server = GatewayServer(uvicorn_config(build_app(engine, args), args))
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        try:
+            if await _first_of(server.listening.wait(), serving):
+                options.on_ready(banner(engine, args, dialect, sock))
+            await _first_of(stop.wait(), serving)
+        finally:
+            server.should_exit = True
+            await serving
+
+    await run_engine(engine, serve_http, drain_timeout=options.drain_timeout)
+
+
+async def _first_of(event: Coroutine[Any, Any, Any], serving: asyncio.Task[None]) -> bool:
+    """Wait for the event or the end of the server; True where the event came."""
+    waiting = asyncio.create_task(event)
+    await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
+    came = waiting.done()
+    waiting.cancel()
+    return came
+
+
+def base_url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"
+
+
+def banner(engine: EngineClient, args: ServerArgs, dialect: ModelDialect, sock: socket.socket) -> str:
+    """What a newcomer needs to see, and one line to paste."""
+    info = engine.model_info
+    url = base_url(sock)
+    name = args.served_model_names[0] if args.served_model_names else info.served_name
+    lines = [
+        "",
+        f"  Callgate is ready at {url}/v1",
+        f"  model        {name} ({info.architecture}, {info.model_path})",
+        f"  runs on      {_device(info)}",
+        f"  KV cache     {info.kv_capacity_tokens:,} tokens; one request may use {info.context_length:,}",
+        f"  dialect      {dialect.why}",
+        "",
+        f"  {curl(url, name, bool(args.api_keys))}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _device(info: ModelInfo) -> str:
+    quantized = "" if info.quantization in ("", "none") else f", weights {info.quantization}"
+    return f"{info.device}, {info.dtype}{quantized} ({info.runner})"
+
+
+def curl(url: str, model: str, with_key: bool) -> str:
+    """A request with ``tools`` that a shell takes as it is."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "What is the weather in Oslo?"}],
+        "tools": [EXAMPLE_TOOL],
+    }
+    key = ' -H "authorization: Bearer $CALLGATE_API_KEY"' if with_key else ""
+    return f"curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{json.dumps(body)}'"
+
+
+def set_up_logging(level: str) -> None:
+    """One handler on stderr. The access log is JSON by itself, so it goes out bare."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=number, handlers=[handler], force=True)
+    access = logging.StreamHandler()
+    access.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("callgate.access")
+    logger.handlers, logger.propagate = [access], False
+    for noisy in ("uvicorn.error", "httpx", "httpcore"):
+        logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
