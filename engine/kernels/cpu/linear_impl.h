@@ -1,0 +1,395 @@
+// The linear layers' inner loops over sixteen-lane vectors, for AVX-512 with VNNI and for AVX2.
+//
+// The arithmetic of one output, the same in every path below (this is what makes a row's bits independent of the
+// batch): for each group of 32 k in ascending order
+//     dot  = sum q_w * q_x - zero * sum q_x                       exact, int32
+//     p    = float(dot) * s_w                 [Q6_K: two halves, p = fma(dot1, s1, dot0 * s0)]
+//     p    = fma(t, -float(sum q_x), p)       [types with a minimum: w = s * q - t]
+//     acc  = fma(p, s_x, acc)
+// The zero point costs nothing: the int32 accumulator starts at -zero * sum q_x.
+#pragma once
+
+#include "half.h"
+#include "linear_rows.h"
+
+namespace {
+
+using callgate::PackInfo;
+using callgate::pack_info;
+using callgate::TILE_GROUPS;
+
+typedef uint8_t u64v __attribute__((vector_size(64)));
+typedef uint16_t s32v __attribute__((vector_size(64)));
+
+#if defined(__AVX512F__)
+constexpr bool NATIVE_DOT = true;  // VPDPBUSD: any byte times any int8
+#else
+constexpr bool NATIVE_DOT = false;
+#endif
+
+#if defined(__AVX512F__)
+constexpr int PREFETCH_BYTES = 4096;
+#else
+constexpr int PREFETCH_BYTES = 1024;
+#endif
+
+CG_INLINE u64v shift_left(u64v v, int n) { return (u64v)((s32v)v << n); }
+CG_INLINE u64v shift_right(u64v v, int n) { return (u64v)((s32v)v >> n); }
+
+// acc[l] += sum_j w[4l+j] * x[4l+j]; w unsigned, x the same four int8 in every lane.
+// WIDE: w uses all eight bits; without VPDPBUSD it is then taken as w - 128.
+template <bool WIDE>
+CG_INLINE i16v dot4(i16v acc, u64v w, i16v x) {
+#if defined(__AVX512F__)
+    return (i16v)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
+#else
+    __m256i a[2], b[2], c[2];
+    std::memcpy(a, &w, 64);
+    std::memcpy(b, &x, 64);
+    std::memcpy(c, &acc, 64);
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int i = 0; i < 2; ++i) {
+        if (WIDE) {
+            a[i] = _mm256_xor_si256(a[i], _mm256_set1_epi8(-128));
+            b[i] = _mm256_sign_epi8(b[i], a[i]);
+            a[i] = _mm256_abs_epi8(a[i]);
+        }
+        c[i] = _mm256_add_epi32(c[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a[i], b[i]), ones));
+    }
+    std::memcpy(&acc, c, 64);
+    return acc;
+#endif
+}
+
+CG_INLINE f16v load_half(const uint8_t* p) {
+#if defined(__AVX512F__)
+    return (f16v)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#else
+    const __m256 f[2] = {_mm256_cvtph_ps(load<__m128i>(p)), _mm256_cvtph_ps(load<__m128i>(p + 16))};
+    return load<f16v>(f);
+#endif
+}
+
+template <class Byte>
+CG_INLINE f16v load_bytes(const uint8_t* p) {
+    typedef Byte v16 __attribute__((vector_size(16)));
+    return to_float(__builtin_convertvector(load<v16>(p), i16v));
+}
+
+// v + 16 where the mask has a bit.
+CG_INLINE u64v add_fifth(u64v v, const uint8_t* mask) {
+#if defined(__AVX512F__)
+    uint64_t m;
+    std::memcpy(&m, mask, 8);
+    return (u64v)_mm512_mask_add_epi8((__m512i)v, m, (__m512i)v, _mm512_set1_epi8(16));
+#else
+    const __m256i pick = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x(int64_t(0x8040201008040201));
+    __m256i a[2];
+    std::memcpy(a, &v, 64);
+    for (int i = 0; i < 2; ++i) {
+        int32_t m;
+        std::memcpy(&m, mask + 4 * i, 4);
+        const __m256i set = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(m), pick), bit);
+        a[i] = _mm256_or_si256(a[i], _mm256_and_si256(_mm256_cmpeq_epi8(set, bit), _mm256_set1_epi8(16)));
+    }
+    std::memcpy(&v, a, 64);
+    return v;
+#endif
+}
+
+enum Kind { SYMMETRIC, MINIMUM, HALVES };
+
+// A packed type as the inner loop sees it: quad q of half h as bytes, and two float vectors per half.
+template <int FMT>
+struct Packed {
+    static constexpr PackInfo INFO = pack_info(FMT);
+    static constexpr Kind KIND = FMT == CG_Q6_K                                                        ? HALVES
+                                 : FMT == CG_Q4_0 || FMT == CG_Q5_0 || FMT == CG_Q8_0 ? SYMMETRIC
+                                                                                                        : MINIMUM;
+    static constexpr bool WIDE = FMT == CG_Q8_0;
+    static constexpr int ZERO_SHIFT = FMT == CG_Q4_0                       ? 3
+                                      : FMT == CG_Q5_0                     ? 4
+                                      : FMT == CG_Q6_K                     ? 5
+                                      : FMT == CG_Q8_0 && NATIVE_DOT ? 7
+                                                                           : -1;
+    static constexpr int SUPER_GROUPS = INFO.super_groups, SUPER_BYTES = INFO.super_bytes, BYTES = INFO.group_bytes;
+
+    CG_INLINE u64v quad(const uint8_t* g, int q, int h) {
+        if (FMT == CG_Q8_0) return load<u64v>(g + (q * 2 + h) * 64);
+        u64v v = load<u64v>(g + ((q >> 1) * 2 + h) * 64);
+        if (q & 1) v = shift_right(v, 4);
+        if (FMT == CG_Q6_K) {
+            u64v w = load<u64v>(g + INFO.high_at + ((q >> 2) * 2 + h) * 64);
+            w = (q & 3) == 0 ? shift_left(w, 4) : (q & 3) == 1 ? shift_left(w, 2) : (q & 3) == 2 ? w : shift_right(w, 2);
+            return (v & (u64v{} + 15)) | (w & (u64v{} + 0x30));
+        }
+        v &= u64v{} + 15;
+        if (FMT == CG_Q5_0 || FMT == CG_Q5_1 || FMT == CG_Q5_K) v = add_fifth(v, g + INFO.high_at + (q * 2 + h) * 8);
+        return v;
+    }
+
+    CG_INLINE void scales(const uint8_t* super, const uint8_t* g, int h, f16v* s, f16v* t) {
+        const uint8_t* p = g + INFO.scale_at;
+        if (FMT == CG_Q6_K) {
+            const f16v d = load_half(super + 32 * h);
+            *s = d * load_bytes<int8_t>(p + 16 * h);
+            *t = d * load_bytes<int8_t>(p + 32 + 16 * h);
+        } else if (INFO.super_bytes) {
+            *s = load_half(super + 32 * h) * load_bytes<uint8_t>(p + 16 * h);
+            *t = load_half(super + 64 + 32 * h) * load_bytes<uint8_t>(p + 32 + 16 * h);
+        } else {
+            *s = load_half(p + 32 * h);
+            if (KIND == MINIMUM) *t = -load_half(p + 64 + 32 * h);
+        }
+    }
+};
+
+// A tile unpacked to bytes and float scales: [8 quads][2 halves][64], then s [32] (and t [32]).
+template <class F>
+struct Unpacked {
+    static constexpr Kind KIND = F::KIND;
+    static constexpr bool WIDE = F::WIDE;
+    static constexpr int ZERO_SHIFT = F::ZERO_SHIFT;
+    static constexpr int SUPER_GROUPS = 1, SUPER_BYTES = 0, BYTES = KIND == SYMMETRIC ? 1152 : 1280;
+
+    CG_INLINE u64v quad(const uint8_t* g, int q, int h) { return load<u64v>(g + (q * 2 + h) * 64); }
+    CG_INLINE void scales(const uint8_t*, const uint8_t* g, int h, f16v* s, f16v* t) {
+        *s = load<f16v>(g + 1024 + 64 * h);
+        if (KIND != SYMMETRIC) *t = load<f16v>(g + 1152 + 64 * h);
+    }
+};
+
+template <class F>
+CG_INLINE i16v start(int32_t neg_sum) {
+    return F::ZERO_SHIFT < 0 ? i16v{} : splat_i(neg_sum) << (F::ZERO_SHIFT < 0 ? 0 : F::ZERO_SHIFT);
+}
+
+CG_INLINE i16v quad_of(const cg_q8_group* x, int q) {
+    int32_t bits;
+    std::memcpy(&bits, x->q + 4 * q, 4);
+    return splat_i(bits);
+}
+
+// R rows times one group: the integer part of quads [q0, q1).
+template <class F, int R>
+CG_INLINE void dot_quads(const uint8_t* g, const cg_q8_group* x, size_t stride, int q0, int q1, i16v (&dot)[R][2]) {
+#pragma GCC unroll 8
+    for (int q = q0; q < q1; ++q) {
+        const u64v w0 = F::quad(g, q, 0), w1 = F::quad(g, q, 1);
+#pragma GCC unroll 6
+        for (int r = 0; r < R; ++r) {
+            const i16v v = quad_of(x + size_t(r) * stride, q);
+            dot[r][0] = dot4<F::WIDE>(dot[r][0], w0, v);
+            dot[r][1] = dot4<F::WIDE>(dot[r][1], w1, v);
+        }
+    }
+}
+
+template <class F, int R>
+CG_INLINE void one_group(const uint8_t* super, const uint8_t* g, const cg_q8_group* x, size_t stride, f16v (&acc)[R][2]) {
+    i16v dot[R][2];
+    f16v s[2], t[2] = {};
+    if (F::KIND == HALVES) {
+        f16v p[R][2];
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 6
+            for (int r = 0; r < R; ++r) dot[r][0] = dot[r][1] = start<F>(x[size_t(r) * stride].neg_sum_half[half]);
+            dot_quads<F, R>(g, x, stride, 4 * half, 4 * half + 4, dot);
+            F::scales(super, g, 0, &s[0], &t[0]);
+            F::scales(super, g, 1, &s[1], &t[1]);
+#pragma GCC unroll 6
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+                for (int h = 0; h < 2; ++h)
+                    p[r][h] = half ? fma16(to_float(dot[r][h]), t[h], p[r][h]) : to_float(dot[r][h]) * s[h];
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; ++h) acc[r][h] = fma16(p[r][h], splat(x[size_t(r) * stride].scale), acc[r][h]);
+        return;
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) dot[r][0] = dot[r][1] = start<F>(x[size_t(r) * stride].neg_sum);
+    dot_quads<F, R>(g, x, stride, 0, 8, dot);
+    F::scales(super, g, 0, &s[0], &t[0]);
+    F::scales(super, g, 1, &s[1], &t[1]);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+        const cg_q8_group& xr = x[size_t(r) * stride];
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) {
+            f16v p = to_float(dot[r][h]) * s[h];
+            if (F::KIND == MINIMUM) p = fma16(t[h], to_float(splat_i(xr.neg_sum)), p);
+            acc[r][h] = fma16(p, splat(xr.scale), acc[r][h]);
+        }
+    }
+}
+
+// acc[R][32] (+)= over `groups` groups. PREFETCH: w comes from memory once, so fetch ahead.
+template <class F, int R, bool PREFETCH>
+__attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add) {
+    f16v acc[R][2];
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+        acc[r][0] = add ? load<f16v>(out + r * LANES) : f16v{};
+        acc[r][1] = add ? load<f16v>(out + r * LANES + 16) : f16v{};
+    }
+    for (int g0 = 0; g0 < groups; g0 += F::SUPER_GROUPS) {
+        const uint8_t* super = w;
+        w += F::SUPER_BYTES;
+        for (int i = 0; i < F::SUPER_GROUPS; ++i) {
+            if (PREFETCH)
+#pragma GCC unroll 24
+                for (int b = 0; b < F::BYTES; b += 64) __builtin_prefetch(w + PREFETCH_BYTES + b);
+            one_group<F, R>(super, w, x, stride, acc);
+            w += F::BYTES;
+            ++x;
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+        store(out + r * LANES, acc[r][0]);
+        store(out + r * LANES + 16, acc[r][1]);
+    }
+}
+
+// Packed groups to the Unpacked form. Returns the packed bytes after them.
+template <class F>
+const uint8_t* unpack_tile(const uint8_t* w, int groups, uint8_t* out) {
+    for (int g0 = 0; g0 < groups; g0 += F::SUPER_GROUPS) {
+        const uint8_t* super = w;
+        w += F::SUPER_BYTES;
+        for (int i = 0; i < F::SUPER_GROUPS; ++i) {
+            for (int b = 0; b < F::BYTES; b += 64) __builtin_prefetch(w + PREFETCH_BYTES + b);
+#pragma GCC unroll 8
+            for (int q = 0; q < 8; ++q)
+#pragma GCC unroll 2
+                for (int h = 0; h < 2; ++h) store(out + (q * 2 + h) * 64, F::quad(w, q, h));
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; ++h) {
+                f16v s, t = {};
+                F::scales(super, w, h, &s, &t);
+                store(out + 1024 + 64 * h, s);
+                if (F::KIND != SYMMETRIC) store(out + 1152 + 64 * h, t);
+            }
+            w += F::BYTES;
+            out += Unpacked<F>::BYTES;
+        }
+    }
+    return w;
+}
+
+// As many rows as the registers hold: an int32 and a float accumulator (and a partial sum with HALVES) each.
+template <class F>
+constexpr int max_rows() {
+    return !NATIVE_DOT ? 2 : F::KIND == HALVES ? 4 : 6;
+}
+
+template <class F, bool PREFETCH>
+CG_INLINE void micro_rows(int rows, const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add) {
+    constexpr int MAX = max_rows<F>();
+    switch (rows) {
+        case 1: return micro<F, 1, PREFETCH>(w, x, stride, groups, out, add);
+        case 2: return micro<F, 2, PREFETCH>(w, x, stride, groups, out, add);
+        case 3: return micro<F, MAX < 3 ? 1 : 3, PREFETCH>(w, x, stride, groups, out, add);
+        case 4: return micro<F, MAX < 4 ? 1 : 4, PREFETCH>(w, x, stride, groups, out, add);
+        case 5: return micro<F, MAX < 5 ? 1 : 5, PREFETCH>(w, x, stride, groups, out, add);
+        case 6: return micro<F, MAX < 6 ? 1 : 6, PREFETCH>(w, x, stride, groups, out, add);
+        default: return;
+    }
+}
+
+// Rows cut evenly, so that seven rows are 4 + 3 and not 6 + 1.
+template <class F>
+void all_rows(const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, int rows, float* acc, bool add) {
+    const int blocks = (rows + max_rows<F>() - 1) / max_rows<F>();
+    for (int b = 0, r = 0; b < blocks; ++b) {
+        const int n = (rows - r + blocks - b - 1) / (blocks - b);
+        micro_rows<F, false>(n, w, x + size_t(r) * stride, stride, groups, acc + r * LANES, add);
+        r += n;
+    }
+}
+
+template <int FMT>
+void block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc, uint8_t* scratch) {
+    using F = Packed<FMT>;
+    const int groups = k / CG_GROUP;
+    const auto* x = static_cast<const cg_q8_group*>(rows_data);
+    const size_t stride = size_t(groups);
+    if (rows <= max_rows<F>()) return micro_rows<F, true>(rows, w, x, stride, groups, acc, false);
+    for (int g = 0; g < groups; g += TILE_GROUPS) {
+        const int n = groups - g < TILE_GROUPS ? groups - g : TILE_GROUPS;
+        w = unpack_tile<F>(w, n, scratch);
+        all_rows<Unpacked<F>>(scratch, x + g, stride, n, rows, acc, g > 0);
+    }
+}
+
+// ---- unquantized weights: one accumulator per output, k ascending -----------------------------------------------
+
+struct Bf16 {
+    typedef uint16_t T;
+    static constexpr int STEP = 2, BYTES = 128;
+    CG_INLINE f16v mul_add(f16v acc, const uint8_t* w, const uint16_t* x) {
+        uint32_t pair;
+        std::memcpy(&pair, x, 4);
+        return dot_bf16(acc, splat_bits(pair), load<u16v>(w));
+    }
+};
+
+struct F32 {
+    typedef float T;
+    static constexpr int STEP = 1, BYTES = 128;
+    CG_INLINE f16v mul_add(f16v acc, const uint8_t* w, const float* x) { return fma16(splat(*x), load<f16v>(w), acc); }
+};
+
+template <class F, int R>
+__attribute__((noinline)) void float_micro(const uint8_t* w, const typename F::T* x, size_t stride, int k, float* out, bool add) {
+    f16v acc[R][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        acc[r][0] = add ? load<f16v>(out + r * LANES) : f16v{};
+        acc[r][1] = add ? load<f16v>(out + r * LANES + 16) : f16v{};
+    }
+    for (int i = 0; i < k; i += F::STEP, w += F::BYTES) {
+        __builtin_prefetch(w + PREFETCH_BYTES);
+        __builtin_prefetch(w + PREFETCH_BYTES + 64);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            acc[r][0] = F::mul_add(acc[r][0], w, x + size_t(r) * stride + i);
+            acc[r][1] = F::mul_add(acc[r][1], w + 64, x + size_t(r) * stride + i);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        store(out + r * LANES, acc[r][0]);
+        store(out + r * LANES + 16, acc[r][1]);
+    }
+}
+
+template <class F>
+void float_block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc, uint8_t*) {
+    const auto* x = static_cast<const typename F::T*>(rows_data);
+    constexpr int TILE_K = 256;
+    for (int i = 0; i < k; i += TILE_K) {
+        const int n = k - i < TILE_K ? k - i : TILE_K;
+        for (int r = 0; r < rows;) {
+            const auto* xr = x + size_t(r) * size_t(k) + i;
+            float* out = acc + r * LANES;
+            if (rows - r >= 8) float_micro<F, 8>(w, xr, size_t(k), n, out, i > 0), r += 8;
+            else if (rows - r >= 4) float_micro<F, 4>(w, xr, size_t(k), n, out, i > 0), r += 4;
+            else if (rows - r >= 2) float_micro<F, 2>(w, xr, size_t(k), n, out, i > 0), r += 2;
+            else float_micro<F, 1>(w, xr, size_t(k), n, out, i > 0), r += 1;
+        }
+        w += n / F::STEP * F::BYTES;
+    }
+}
+
+const callgate::Kernels KERNELS = {
+    block<CG_Q4_0>, block<CG_Q4_1>, block<CG_Q5_0>,    block<CG_Q5_1>,   block<CG_Q8_0>, block<CG_Q4_K>, block<CG_Q5_K>,
+    block<CG_Q6_K>, float_block<Bf16>, float_block<F32>, set_row, store_block, store_silu,
+};
+
+}  // namespace

@@ -1,0 +1,132 @@
+// How rows enter and leave the linear layers: quantization, bias and residual, silu(gate) * up. Elementwise or within
+// one group of 32, so a row never sees its neighbours.
+#pragma once
+
+#include "linear.h"
+#include "vec.h"
+
+namespace {
+
+using callgate::LANES;
+
+CG_INLINE i16v splat_i(int32_t x) { return i16v{} + x; }
+CG_INLINE f16v to_float(i16v x) { return __builtin_convertvector(x, f16v); }
+
+CG_INLINE float max_abs(f16v a, f16v b) {
+    const u16v magnitude = splat_bits(0x7fffffffu);
+    const f16v m = max16((f16v)((u16v)a & magnitude), (f16v)((u16v)b & magnitude));
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)m);
+#else
+    return max_lanes(m);
+#endif
+}
+
+CG_INLINE int32_t sum_i(i16v v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_epi32((__m512i)v);
+#else
+    int32_t x[16], s = 0;
+    store(x, v);
+    for (int i = 0; i < 16; ++i) s += x[i];
+    return s;
+#endif
+}
+
+CG_INLINE bool any_nan(f16v a, f16v b) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q) != 0;
+#else
+    return sum_i((a != a) | (b != b)) != 0;
+#endif
+}
+
+CG_INLINE void store_bytes(int8_t* p, i16v v) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)v));
+#else
+    store(p, __builtin_convertvector(v, b16v));
+#endif
+}
+
+CG_INLINE void quantize_group(cg_q8_group* g, f16v a, f16v b) {
+    const float m = max_abs(a, b);
+    if (any_nan(a, b) || !(m <= 3.4028235e38f)) {
+        std::memset(g, 0, sizeof *g);
+        g->scale = __builtin_nanf("");
+        return;
+    }
+    const bool tiny = m < 1e-36f;  // 127 / m would overflow
+    const float inverse = tiny ? 0.0f : 127.0f / m;
+    const f16v magic = splat(12582912.0f);
+    const i16v qa = (i16v)(a * splat(inverse) + magic) - (i16v)magic;
+    const i16v qb = (i16v)(b * splat(inverse) + magic) - (i16v)magic;
+    store_bytes(g->q, qa);
+    store_bytes(g->q + 16, qb);
+    const int32_t sa = sum_i(qa), sb = sum_i(qb);
+    g->scale = tiny ? 0.0f : m / 127.0f;
+    g->neg_sum = -(sa + sb);
+    g->neg_sum_half[0] = -sa;
+    g->neg_sum_half[1] = -sb;
+}
+
+// Nearest bfloat16, ties to even; NaN stays NaN.
+CG_INLINE void store_bf16(uint16_t* p, f16v v) {
+    typedef uint16_t h16 __attribute__((vector_size(32)));
+    u16v bits = round_bf16(v);
+    bits = v != v ? splat_bits(0x7fc00000u) : bits;
+    store(p, __builtin_convertvector(bits >> 16, h16));
+}
+
+// Group `at` (of 32 values) of one row, in whichever form the rows have.
+CG_INLINE void put_group(const cg_rows* rows, int row, int at, f16v a, f16v b) {
+    char* base = static_cast<char*>(rows->data) + size_t(row) * callgate::row_stride_bytes(rows->kind, rows->k);
+    if (rows->kind == CG_ROWS_Q8) {
+        quantize_group(reinterpret_cast<cg_q8_group*>(base) + at, a, b);
+    } else if (rows->kind == CG_ROWS_BF16) {
+        store_bf16(reinterpret_cast<uint16_t*>(base) + at * 32, a);
+        store_bf16(reinterpret_cast<uint16_t*>(base) + at * 32 + 16, b);
+    } else {
+        store(base + size_t(at) * 128, a);
+        store(base + size_t(at) * 128 + 64, b);
+    }
+}
+
+void set_row(const cg_rows* rows, int row, const float* x) {
+    for (int g = 0; g < rows->k / 32; ++g) put_group(rows, row, g, load<f16v>(x + 32 * g), load<f16v>(x + 32 * g + 16));
+}
+
+void store_block(const float* acc, int rows, int lanes, const float* bias, float* y, int ldy, int flags) {
+    for (int r = 0; r < rows; ++r) {
+        f16v v[2] = {load<f16v>(acc + r * LANES), load<f16v>(acc + r * LANES + 16)};
+        float* out = y + size_t(r) * size_t(ldy);
+        float edge[LANES] = {};
+        if (lanes < LANES) std::memcpy(edge, out, size_t(lanes) * 4);
+        float* at = lanes < LANES ? edge : out;
+        for (int h = 0; h < 2; ++h) {
+            if (bias) v[h] = v[h] + load<f16v>(bias + 16 * h);
+            if (flags & CG_ADD) v[h] = load<f16v>(at + 16 * h) + v[h];
+            store(at + 16 * h, v[h]);
+        }
+        if (lanes < LANES) std::memcpy(out, edge, size_t(lanes) * 4);
+    }
+}
+
+// x * sigmoid(x), from 2^-|x| so that nothing overflows.
+CG_INLINE f16v silu(f16v x) {
+    const f16v magnitude = (f16v)((u16v)x & splat_bits(0x7fffffffu));
+    const f16v e = exp2_16(magnitude * splat(-1.44269504f));
+    const f16v one = splat(1.0f);
+    return x * ((x < f16v{} ? e : one) / (one + e));
+}
+
+void store_silu(const float* gate, const float* up, int rows, const cg_rows* out, int row0, int at) {
+    for (int r = 0; r < rows; ++r) {
+        f16v h[2];
+        for (int i = 0; i < 2; ++i)
+            h[i] = silu(load<f16v>(gate + r * LANES + 16 * i)) * load<f16v>(up + r * LANES + 16 * i);
+        put_group(out, row0 + r, at, h[0], h[1]);
+    }
+}
+
+}  // namespace
