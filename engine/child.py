@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class ModelProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model process needs. model_kind: ``hash-lm``, ``gguf`` or ``directory``."""
+    """What the model process needs. model_kind: as in engine.model_store.ResolvedModel."""
 
     config: EngineConfig
     model_path: str

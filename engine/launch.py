@@ -13,6 +13,8 @@ from engine.client import EngineState
 from engine.config import EngineConfig
 from engine.ipc import make_run_dir, remove_run_dir
 from engine.messages import GenerateOutput, GenerateReqInput, ModelInfo, SchedulerStats
+from engine.model_store.errors import ModelStoreError
+from engine.model_store.resolve import resolve
 from engine.supervisor import EnginePlan, EngineStartError, Supervisor, SupervisorLimits
 from engine.text.load import HASH_LM, load_tokenizer
 from engine.text.tokenizer import TextTokenizer
@@ -25,13 +27,12 @@ __all__ = ["Engine", "EngineStartError", "SupervisorLimits", "launch", "make_pla
 
 def make_plan(config: EngineConfig) -> EnginePlan:
     """Find the model that ``config`` names. Raises EngineStartError where there is none."""
-    if config.model == HASH_LM:
-        return EnginePlan(config, HASH_LM, HASH_LM, config.served_model_name or HASH_LM)
-    path = Path(config.model).expanduser()
-    if not path.exists():
-        raise EngineStartError(f"no model at {config.model}")
-    name = config.served_model_name or (path.stem if path.is_file() else path.resolve().name)
-    return EnginePlan(config, str(path.resolve()), "directory" if path.is_dir() else "gguf", name)
+    try:
+        model = resolve(config.model)
+    except ModelStoreError as error:
+        raise EngineStartError(str(error)) from None
+    path = HASH_LM if model.kind == HASH_LM else str(model.path)
+    return EnginePlan(config, path, model.kind, config.served_model_name or model.name)
 
 
 class Engine:
@@ -59,7 +60,7 @@ class Engine:
 
     async def start(self) -> None:
         """Return when the engine has answered a first token. Raises EngineStartError, with nothing left behind."""
-        plan = self._make_plan(self._config)
+        plan = await asyncio.to_thread(self._make_plan, self._config)
         try:
             tokenizer = await asyncio.to_thread(load_tokenizer, plan.model_path)
             self._run_dir = make_run_dir(self._config.run_dir)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.child import ModelProcessSpec
 from engine.executor.executor import Executor
 from engine.messages import ModelInfo
+from engine.weights.checkpoint import open_checkpoint
 
 HASH_LM_CONTEXT = 32_768
 HASH_LM_PAGES = 8_192
@@ -25,7 +26,35 @@ def build_runner(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runn
     """Load the model. Raises whatever its loader raises: the caller turns it into one line."""
     if spec.model_kind == "hash-lm":
         return _hash_lm(spec, eos_token_ids)
-    raise ValueError(f"no runner for a model of kind {spec.model_kind!r}.")
+    if spec.config.runner == "native":
+        raise ValueError("the native runner is not built for this model; start with --runner torch.")
+    return _torch(spec, eos_token_ids)
+
+
+def _torch(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runner:
+    from engine.executor.torch_executor import TorchExecutor
+
+    checkpoint = open_checkpoint(spec.model_path)
+    executor = TorchExecutor(spec.config, checkpoint)
+    model = checkpoint.config
+    capacity = executor.num_pages * executor.page_size
+    info = ModelInfo(
+        model_path=spec.model_path,
+        served_name=spec.served_name,
+        architecture=model.architecture,
+        context_length=min(spec.config.max_model_len or model.max_positions, capacity),
+        vocab_size=model.vocab_size,
+        eos_token_ids=eos_token_ids,
+        kv_capacity_tokens=capacity,
+        max_running_requests=spec.config.max_running_requests,
+        device=str(executor.device.device),
+        dtype=executor.device.dtype_name,
+        quantization=spec.config.quantization if spec.config.quantization != "auto" else "none",
+        runner="torch",
+        created=int(time.time()),
+        embedding_size=model.hidden_size,
+    )
+    return Runner(executor, info)
 
 
 def _hash_lm(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runner:
