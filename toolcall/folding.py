@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolcall.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+from toolcall.format import Format, ReasoningFormat
 from toolcall.parser import EngineFinish, OutputParser
 from toolcall.registry import get_format, get_reasoning
 
@@ -59,17 +60,17 @@ def fold(events: Iterable[Event], engine_finish: EngineFinish = "stop") -> Parse
 def parse(
     text: str,
     tools: Sequence[Mapping[str, Any]],
-    format: str = "hermes",
+    format: str | Format = "hermes",
     *,
-    reasoning: str | None = None,
+    reasoning: str | ReasoningFormat | None = None,
     engine_finish: EngineFinish = "stop",
     **options: Any,
 ) -> ParsedOutput:
-    """A whole answer at once. format, reasoning: names (toolcall.registry). options: those of OutputParser.
+    """A whole answer at once. format, reasoning: names (toolcall.registry) or tables. options: those of OutputParser.
 
     Raises ValueError for an unknown name, and for nothing that a model can write.
     """
-    parser = OutputParser(
-        get_format(format), tools, reasoning=get_reasoning(reasoning) if reasoning else None, **options
-    )
+    fmt = get_format(format) if isinstance(format, str) else format
+    thinks = get_reasoning(reasoning) if isinstance(reasoning, str) else reasoning
+    parser = OutputParser(fmt, tools, reasoning=thinks, **options)
     return fold([*parser.feed(text), *parser.finish(engine_finish)], engine_finish)

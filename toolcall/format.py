@@ -27,6 +27,7 @@ class Format:
     end_tokens: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     own_markers_special: bool = False
+    reads_calls: bool = True
     protocol: MessageProtocol | None = None
     """Answers of several messages with headers; blocks and bare then hold for text without any header."""
     reasoning: str | None = None

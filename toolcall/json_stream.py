@@ -27,6 +27,7 @@ _ATOM = re.compile(r"[^\s,:;\]})\[{(\"'<>`]+")
 _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _LOOSE_NUMBER = re.compile(r"([+-]?)([0-9][0-9_]*)?(?:\.([0-9_]*))?([eE][+-]?[0-9]+)?")
+_PYTHON_ESCAPES = {"a": "\\u0007", "v": "\\u000b", "\n": "", "x": "", "U": "", **dict.fromkeys("01234567", "")}
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 
 
@@ -97,7 +98,7 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False
             continue
         char = lx.buf[lx.pos]
         if char == "\\":
-            yield from _read_escape(lx, put)
+            yield from _read_escape(lx, put, python)
             continue
         lx.pos += 1
         if char == mark:
@@ -117,27 +118,59 @@ def _read_triple(lx: Lexer, put: Put, mark: str) -> Read[None]:
             lx.pos += 3
             put('"')
             return
-        yield from _read_escape(lx, put)
+        yield from _read_escape(lx, put, python=True)
 
 
-def _read_escape(lx: Lexer, put: Put) -> Read[None]:
-    while len(lx.buf) - lx.pos < 2:
-        if lx.eof:
-            raise NoCall
-        yield
+def _read_escape(lx: Lexer, put: Put, python: bool = False) -> Read[None]:
+    yield from _have(lx, 2)
     char = lx.buf[lx.pos + 1]
-    if char == "u":
+    if python and char in _PYTHON_ESCAPES:
+        yield from _read_python_escape(lx, put, char)
+    elif char == "u":
         while len(lx.buf) - lx.pos < 6 and not lx.eof and _hex_prefix(lx.buf, lx.pos + 2):
             yield
         put("\\u" if _HEX4.match(lx.buf, lx.pos + 2) else "\\\\u")
         lx.pos += 2
-    elif char in '"\\/bfnrt':
+    elif char in '"\\bfnrt' or (char == "/" and not python):
         put("\\" + char)
         lx.pos += 2
     elif char == "'":
         put("'")
         lx.pos += 2
     else:
+        put("\\\\")
+        lx.pos += 1
+
+
+def _have(lx: Lexer, size: int) -> Read[None]:
+    while len(lx.buf) - lx.pos < size:
+        if lx.eof:
+            raise NoCall
+        yield
+
+
+def _read_python_escape(lx: Lexer, put: Put, char: str) -> Read[None]:
+    """``\\x41``, ``\\U0001F600``, ``\\101``, ``\\a``, ``\\v`` and an escaped line end."""
+    size = {"x": 2, "U": 8}.get(char, 0)
+    base = 16
+    if char in "01234567":
+        size = 0
+        while size < 3:
+            yield from _have(lx, size + 2)
+            if lx.buf[lx.pos + 1 + size] not in "01234567":
+                break
+            size += 1
+        lx.pos -= 1
+        base = 8
+    if not size:
+        put(_PYTHON_ESCAPES[char])
+        lx.pos += 2
+        return
+    yield from _have(lx, size + 2)
+    try:
+        put(escape(chr(int(lx.buf[lx.pos + 2 : lx.pos + 2 + size], base))))
+        lx.pos += 2 + size
+    except (ValueError, OverflowError):
         put("\\\\")
         lx.pos += 1
 
@@ -149,7 +182,7 @@ def _hex_prefix(text: str, pos: int) -> bool:
 def read_text(lx: Lexer, accept: Callable[[str], bool] | None = None) -> Read[str]:
     """A quoted string, decoded. accept: asked for the text so far after each character; False is NoCall there."""
     parts: list[str] = []
-    put: Put = parts.append if accept is None else checked(lx, parts, accept)
+    put: Put = parts.append if accept is None else checked(lx, parts, lambda text: accept(text[1:]))
     yield from read_string(lx, put, quick=accept is None)
     return str(json.loads("".join(parts)))
 
@@ -159,7 +192,7 @@ def checked(lx: Lexer, parts: list[str], accept: Callable[[str], bool]) -> Put:
     that accept refuses, wherever the text was cut."""
 
     def put(piece: str) -> None:
-        before = "".join(parts).removeprefix('"')
+        before = "".join(parts)
         parts.append(piece)
         if not accept(before + piece):
             while piece and not accept(before + piece[:-1]):

@@ -57,7 +57,7 @@ class OutputParser:
         self._parallel = parallel_tool_calls
         none = tool_choice == "none"
         declared = ToolSet(tools)
-        self._parses = bool(declared) and (not none or format.own_markers_special)
+        self._parses = bool(declared) and format.reads_calls and (not none or format.own_markers_special)
         self._rescue = rescue and not none
         make_id = id_factory or make_id_factory(format.id_style)
         self._out = Output(declared if self._parses else NO_TOOLS, make_id, stream_reasoning=stream_reasoning)

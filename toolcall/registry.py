@@ -84,8 +84,13 @@ _REASONING: Mapping[str, ReasoningFormat] = MappingProxyType(
 )
 
 
+NONE = Format(name="none", families="no calls are read: tools only stand in the prompt", reads_calls=False)
+
+
 def get_format(name: str) -> Format:
-    """The format of this name or alias; ValueError names the known ones."""
+    """The format of this name or alias, ``none`` for one that reads no calls; ValueError names the known ones."""
+    if _plain(name) == NONE.name:
+        return NONE
     found = _BY_NAME.get(_plain(name))
     if found is None:
         raise ValueError(f"unknown tool-call format {name!r}; known: {', '.join(f.name for f in FORMATS)}")
@@ -110,9 +115,9 @@ def list_reasoning() -> tuple[ReasoningFormat, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What a model's files say. format is None where the template knows no tools; why is for people."""
+    """What a model's files say; why is for people. Where they show no tools the format is the commonest one."""
 
-    format: Format | None
+    format: Format
     reasoning: ReasoningFormat | None
     why: str
 
@@ -144,12 +149,8 @@ def detect(chat_template: str | None, special_tokens: Sequence[str] = ()) -> Det
             reasoning = _detect_reasoning(template, best)
             also = f"; reasoning {reasoning.name}" if reasoning else "; no reasoning markers"
             return Detected(best, reasoning, f"tool format {best.name}: {where} has {signs}{also}")
-    reasoning = _detect_reasoning(template, None)
-    if "tools" in template:
-        return Detected(
-            get_format("hermes"), reasoning, "tool format hermes: the template renders tools and shows no known marker"
-        )
-    return Detected(None, reasoning, "no tool format: neither template nor vocabulary shows tool markers")
+    what = "the template renders tools in no known way" if "tools" in template else "no tool markers are shown"
+    return Detected(HERMES, _detect_reasoning(template, None), f"tool format hermes: {what}")
 
 
 def _detect_reasoning(template: str, fmt: Format | None) -> ReasoningFormat | None:

@@ -66,6 +66,7 @@ def _dsml(wrapper: str) -> tuple[Block, ...]:
         param_open=f"{_DSML}parameter name=",
         key_end=">",
         value_close=f"{_DSML_END}parameter>",
+        trim_newlines=False,
         call_close=f"{_DSML_END}invoke>",
         next_open=(f"{_DSML}invoke", close),
         object_body=True,

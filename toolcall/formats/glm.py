@@ -15,6 +15,7 @@ _CALLS = TaggedCalls(
     key_end="</arg_key>",
     value_open="<arg_value>",
     value_close="</arg_value>",
+    trim_newlines=False,
     call_close="</tool_call>",
     next_open=("<tool_call>",),
 )
@@ -44,6 +45,7 @@ def _hunyuan(suffix: str) -> tuple[Block, ...]:
         key_end=mark("/arg_key"),
         value_open=mark("arg_value"),
         value_close=mark("/arg_value"),
+        trim_newlines=False,
         call_close=mark("/tool_call"),
         next_open=(mark("tool_call"), mark("/tool_calls")),
     )

@@ -14,6 +14,7 @@ INVOKE = TaggedCalls(
     param_open="<parameter name=",
     key_end=">",
     value_close="</parameter>",
+    trim_newlines=False,
     call_close="</invoke>",
     next_open=("<invoke",),
 )
@@ -52,6 +53,7 @@ MINIMAX_M3 = Format(
                     key_end=">",
                     value_close=_NS + "</",
                     close_by_key=True,
+                    trim_newlines=False,
                     call_close=_NS + "</invoke>",
                     next_open=(_NS + "<invoke", _NS + "</tool_call>"),
                     loose_close=False,
@@ -109,6 +111,7 @@ _FUNCTION = TaggedCalls(
     param_open="<param name=",
     key_end=">",
     value_close="</param>",
+    trim_newlines=False,
     call_close="</function>",
     next_open=("<function name=",),
     cdata=True,

@@ -76,7 +76,8 @@ class Block:
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[bool]:
         """Reads the calls of the block, whose opener is consumed. Returns whether a closer was seen.
 
-        Raises NoCall with the lexer marked where the text begins that is no call.
+        Raises NoCall with the lexer marked where the text begins that is no call. Brackets after a call are layout,
+        or one too many, and never text.
         """
         count = 0
         while True:
@@ -92,6 +93,9 @@ class Block:
             if body is None:
                 if not count:
                     raise NoCall
+                if lx.buf[lx.pos : lx.pos + 1] in ("]", "}", ")"):
+                    lx.pos += 1
+                    continue
                 lx.rewind()
                 return False
             yield from body.read(lx, out, _marked(options) if body.foreign else options)
@@ -101,19 +105,14 @@ class Block:
                 return not self.closers
 
     def _skip_between(self, lx: Lexer, count: int) -> Read[None]:
-        """Skips what separates calls. Brackets after a call are layout, or one too many, and never text."""
         skip = self.between if count else SPACE
         while True:
             if self.inner and (yield from at_marker(lx, self._inner)) is not None:
                 continue
             char = yield from peek(lx)
-            if char and char in skip:
-                lx.pos += 1
-            elif count and char and char in "]})":
-                lx.pos += 1
-                lx.mark()
-            else:
+            if not char or char not in skip:
                 return
+            lx.pos += 1
 
     def _choose(self, lx: Lexer, options: Options) -> Read[Body | None]:
         for body in self.bodies:
