@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from engine.text.vocabulary import Vocabulary
+from engine.text.vocabulary import SpecialToken, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -75,21 +75,12 @@ class BPETokenizer:
         self._plain()
 
     def encode(self, text: str, *, guard: str = "", add_special_tokens: bool = False) -> list[int]:
-        pieces = self._split(text, guard)
-        plain = [piece for piece in pieces if isinstance(piece, str)]
-        encoded = iter(self._encode_pieces(plain, first=bool(pieces) and isinstance(pieces[0], str)))
-        ids = list(self._facts.prefix_ids) if add_special_tokens else []
-        for piece in pieces:
-            if isinstance(piece, int):
-                ids.append(piece)
-            else:
-                ids.extend(next(encoded))
-        if add_special_tokens:
-            ids.extend(self._facts.suffix_ids)
-        return ids
+        pieces = self._split(text, guard, self._pattern)
+        ids = self._encode_pieces(pieces)
+        return [*self._facts.prefix_ids, *ids, *self._facts.suffix_ids] if add_special_tokens else ids
 
     def encode_plain(self, text: str) -> list[int]:
-        return self._encode_pieces([text], first=True)[0] if text else []
+        return self._encode_pieces(self._split(text, "", self._literal_pattern))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         text = self.vocabulary.join(ids, skip_special_tokens=skip_special_tokens).decode("utf-8", errors="replace")
@@ -104,21 +95,27 @@ class BPETokenizer:
         return self.vocabulary.tokens[token_id] or None
 
     @cached_property
-    def _special_pattern(self) -> re.Pattern[str] | None:
-        """Longest spelling first, so that the leftmost longest one wins."""
-        spellings = sorted(self.vocabulary.special_ids, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, spellings))) if spellings else None
+    def _pattern(self) -> re.Pattern[str] | None:
+        return _any_of([*self.vocabulary.specials, *self.vocabulary.literals])
 
     @cached_property
-    def _stripping(self) -> Mapping[str, tuple[bool, bool]]:
-        return {token.text: (token.lstrip, token.rstrip) for token in self.vocabulary.specials}
+    def _special_pattern(self) -> re.Pattern[str] | None:
+        return _any_of(self.vocabulary.specials)
+
+    @cached_property
+    def _literal_pattern(self) -> re.Pattern[str] | None:
+        return _any_of(self.vocabulary.literals)
+
+    @cached_property
+    def _added(self) -> Mapping[str, SpecialToken]:
+        return {token.text: token for token in (*self.vocabulary.specials, *self.vocabulary.literals)}
 
     @cached_property
     def _special_id_set(self) -> frozenset[int]:
         return frozenset(self.vocabulary.special_ids.values())
 
-    def _split(self, text: str, guard: str) -> list[str | int]:
-        """Text and special ids in order. A spelling that ``guard`` breaks up does not match; then the guard goes."""
+    def _split(self, text: str, guard: str, pattern: re.Pattern[str] | None) -> list[str | int]:
+        """Text and added ids in order. A spelling that ``guard`` breaks up does not match; then the guard goes."""
         pieces: list[str | int] = []
         at, strip_next = 0, False
 
@@ -129,21 +126,31 @@ class BPETokenizer:
             if piece:
                 pieces.append(piece)
 
-        pattern = self._special_pattern
         for match in pattern.finditer(text) if pattern else ():
-            strip_before, strip_after = self._stripping[match[0]]
-            add_text(text[at : match.start()], strip_before)
-            pieces.append(self.vocabulary.special_ids[match[0]])
-            at, strip_next = match.end(), strip_after
+            token = self._added[match[0]]
+            add_text(text[at : match.start()], token.lstrip)
+            pieces.append(token.token_id)
+            at, strip_next = match.end(), token.rstrip
         add_text(text[at:], False)
         return pieces
 
-    def _encode_pieces(self, pieces: list[str], *, first: bool) -> list[list[int]]:
-        """Ids of each piece. ``first``: the first piece begins the text."""
+    def _encode_pieces(self, pieces: list[str | int]) -> list[int]:
+        """Ids of a split text."""
+        plain = [piece for piece in pieces if isinstance(piece, str)]
+        if plain and plain[0] is pieces[0] and self._facts.leading_space and not plain[0].startswith(" "):
+            plain[0] = " " + plain[0]
+        encoded = iter(self._encode_plain_pieces(plain))
+        ids: list[int] = []
+        for piece in pieces:
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids.extend(next(encoded))
+        return ids
+
+    def _encode_plain_pieces(self, pieces: list[str]) -> list[list[int]]:
         if not pieces:
             return []
-        if first and self._facts.leading_space and not pieces[0].startswith(" "):
-            pieces = [" " + pieces[0], *pieces[1:]]
         tokenizer = self._plain()
         encodings = tokenizer.encode_batch_fast([_encodable(piece) for piece in pieces], add_special_tokens=False)
         return [self._without_specials(piece, encoding.ids) for piece, encoding in zip(pieces, encodings)]
@@ -173,6 +180,12 @@ class BPETokenizer:
             if self._built is None:
                 self._built = self._build()
             return self._built
+
+
+def _any_of(tokens: Sequence[SpecialToken]) -> re.Pattern[str] | None:
+    """A pattern of these spellings, longest first, so that the leftmost longest one wins; None for no tokens."""
+    spellings = sorted((token.text for token in tokens), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, spellings))) if spellings else None
 
 
 def _encodable(text: str) -> str:

@@ -59,7 +59,7 @@ def _byte_level(values: dict[str, Any], tokens: list[str], types: Sequence[int])
         raise GGUFError(f"pre-tokenizer {name!r} is not known; known are {', '.join(sorted(PRE_TOKENIZERS))}.")
     if not isinstance(values.get("tokenizer.ggml.merges"), list):
         raise GGUFError("the file holds no merges (tokenizer.ggml.merges is missing).")
-    vocabulary = Vocabulary(tokens, "byte_level", _specials(tokens, types))
+    vocabulary = Vocabulary(tokens, "byte_level", *_added(tokens, types))
     build = partial(_build_byte_level, values, tokens, types)
     return BPETokenizer(vocabulary, _facts(values, vocabulary, rule.add_bos), build)
 
@@ -94,7 +94,7 @@ def _sentencepiece(values: dict[str, Any], tokens: list[str], types: Sequence[in
     scores = values.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise GGUFError("the file holds no scores for its tokens (tokenizer.ggml.scores).")
-    vocabulary = Vocabulary(tokens, "spm", _specials(tokens, types))
+    vocabulary = Vocabulary(tokens, "spm", *_added(tokens, types))
     leading_space = bool(values.get("tokenizer.ggml.add_space_prefix", True))
     facts = _facts(values, vocabulary, True, leading_space=leading_space)
     return BPETokenizer(vocabulary, facts, partial(_build_sentencepiece, tokens, types, scores))
@@ -128,14 +128,16 @@ def merges_from_scores(pieces: dict[str, float], ids: dict[str, int]) -> list[tu
     return [(left, right) for *_, left, right in found]
 
 
-def _specials(tokens: list[str], types: Sequence[int]) -> tuple[SpecialToken, ...]:
-    """Control tokens and user-defined markers. Whitespace runs are user-defined in some files, yet are text."""
+def _added(tokens: list[str], types: Sequence[int]) -> tuple[tuple[SpecialToken, ...], tuple[SpecialToken, ...]]:
+    """Special tokens (control tokens and user-defined markers), and literals (user-defined runs of spaces)."""
     kinds = (TokenType.CONTROL, TokenType.USER_DEFINED)
-    return tuple(
+    found = [
         SpecialToken(token, index, control=types[index] == TokenType.CONTROL)
         for index, token in enumerate(tokens)
-        if types[index] in kinds and token and token.strip(" \t\r\n" + SPM_SPACE)
-    )
+        if types[index] in kinds and token
+    ]
+    specials = tuple(token for token in found if not token.is_spaces)
+    return specials, tuple(token for token in found if token.is_spaces)
 
 
 def _facts(values: dict[str, Any], vocabulary: Vocabulary, add_bos: bool, *, leading_space: bool = False) -> TextFacts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.text.bpe_tokenizer import BPETokenizer, TextFacts
-from engine.text.vocabulary import SPM_SPACE, SpecialToken, Vocabulary, turn_end_ids
+from engine.text.vocabulary import SpecialToken, Vocabulary, turn_end_ids
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -65,10 +65,6 @@ def _build(spec: bytes) -> Tokenizer:
     return Tokenizer.from_buffer(spec)
 
 
-def _is_spaces(text: str) -> bool:
-    return not text.strip(" \t\r\n" + SPM_SPACE)
-
-
 def _vocabulary(spec: dict[str, Any]) -> Vocabulary:
     model = spec["model"]
     entries = model["vocab"]
@@ -83,7 +79,7 @@ def _vocabulary(spec: dict[str, Any]) -> Vocabulary:
     tokens = [""] * (max(ids.values()) + 1)
     for token, index in ids.items():
         tokens[index] = token
-    specials = tuple(
+    tokens_added = [
         SpecialToken(
             token["content"],
             token["id"],
@@ -92,9 +88,11 @@ def _vocabulary(spec: dict[str, Any]) -> Vocabulary:
             rstrip=bool(token.get("rstrip")),
         )
         for token in added
-        if not _is_spaces(token["content"])
-    )
-    return Vocabulary(tokens, "byte_level" if _is_byte_level(spec) else "spm", specials)
+        if token["content"]
+    ]
+    specials = tuple(token for token in tokens_added if not token.is_spaces)
+    literals = tuple(token for token in tokens_added if token.is_spaces)
+    return Vocabulary(tokens, "byte_level" if _is_byte_level(spec) else "spm", specials, literals)
 
 
 def _is_byte_level(spec: dict[str, Any]) -> bool:
@@ -132,8 +130,7 @@ def _take_leading_space(spec: dict[str, Any]) -> bool:
 
 
 def _without_added_tokens(spec: dict[str, Any]) -> dict[str, Any]:
-    kept = [token for token in spec.get("added_tokens") or [] if _is_spaces(token["content"])]
-    return {**spec, "added_tokens": kept, "post_processor": None, "truncation": None, "padding": None}
+    return {**spec, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
 
 
 def _around(spec: dict[str, Any], vocabulary: Vocabulary) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -39,18 +39,25 @@ class SpecialToken:
     lstrip: bool = False
     rstrip: bool = False
 
+    @property
+    def is_spaces(self) -> bool:
+        """A run of whitespace: some tokenizers add such tokens, yet they are ordinary text."""
+        return not self.text.strip(" \t\r\n" + SPM_SPACE)
+
 
 @dataclass(frozen=True)
 class Vocabulary:
     """Tokens by id as the tokenizer spells them, and how those spellings become bytes.
 
-    tokens: index is the id, "" where no token has that id. scheme: ``byte_level`` (GPT-2's alphabet of 256
+    tokens: index is the id, "" where no token has that id. literals: added tokens that are plain text, such as
+    runs of spaces: matched as a whole in any text, a user's too. scheme: ``byte_level`` (GPT-2's alphabet of 256
     printable characters) or ``spm`` (U+2581 for a space, ``<0xAB>`` for a raw byte).
     """
 
     tokens: Sequence[str]
     scheme: Literal["byte_level", "spm"]
     specials: tuple[SpecialToken, ...] = ()
+    literals: tuple[SpecialToken, ...] = ()
 
     @cached_property
     def special_ids(self) -> Mapping[str, int]:
@@ -62,7 +69,7 @@ class Vocabulary:
 
     @cached_property
     def _literal_ids(self) -> frozenset[int]:
-        return frozenset(token.token_id for token in self.specials)
+        return frozenset(token.token_id for token in (*self.specials, *self.literals))
 
     @cached_property
     def _byte_of_char(self) -> Mapping[str, int]:

@@ -1,0 +1,300 @@
+"""Our split-then-encode against the `tokenizers` library doing all of it, and special tokens in user text."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from engine.text.bpe_tokenizer import BPETokenizer
+from engine.text.gguf_metadata import GGUFError
+from engine.text.gguf_tokenizer import tokenizer_from_metadata
+from engine.text.hf_tokenizer import TokenizerError, load_hf_tokenizer
+from engine.text.load import load_tokenizer
+from tests.engine.text.samples import (
+    CORPUS,
+    MARKERS,
+    SPECIALS,
+    byte_level,
+    gguf_bytes,
+    gguf_values,
+    random_texts,
+    sentencepiece,
+)
+
+GUARD = "\ue000"
+
+
+def saved(tmp_path, tokenizer: Tokenizer, **files) -> BPETokenizer:
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+    for name, value in files.items():
+        (tmp_path / name.replace("__", ".")).write_text(value if isinstance(value, str) else json.dumps(value))
+    return load_hf_tokenizer(tmp_path)
+
+
+def spm_values(tokenizer: Tokenizer) -> dict:
+    """A converter writes SentencePiece's scores, minus the rank of the merge, and no merges."""
+    tokens = [tokenizer.id_to_token(index) for index in range(tokenizer.get_vocab_size())]
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    rank = {"".join(pair): index for index, pair in reversed(list(enumerate(merges)))}
+    types = [2 if t == "<unk>" else 3 if t in ("<s>", "</s>") else 6 if t.startswith("<0x") else 1 for t in tokens]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.scores": [-float(rank.get(token, 10_000 + i)) for i, token in enumerate(tokens)],
+        "tokenizer.ggml.bos_token_id": tokens.index("<s>"),
+        "tokenizer.ggml.eos_token_id": tokens.index("</s>"),
+    }
+
+
+@pytest.fixture(scope="module")
+def texts():
+    rng = random.Random(9)
+    plain = [*CORPUS, *random_texts(1500)]
+    mixed = [
+        "".join(rng.choice([rng.choice([*SPECIALS, *MARKERS]), rng.choice(plain)]) for _ in range(5))
+        for _ in range(300)
+    ]
+    return [*plain, *mixed]
+
+
+def assert_equal(ours: BPETokenizer, reference: Tokenizer, texts: list[str]) -> None:
+    for text in texts:
+        ids = reference.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text) == ids, repr(text)
+        assert ours.decode(ids) == reference.decode(ids, skip_special_tokens=False)
+        assert ours.decode(ids, skip_special_tokens=True) == reference.decode(ids, skip_special_tokens=True)
+
+
+def test_tokenizer_json_byte_level(tmp_path, texts):
+    assert_equal(saved(tmp_path, byte_level()), byte_level(), texts)
+
+
+def test_gguf_byte_level(texts):
+    assert_equal(tokenizer_from_metadata(gguf_values(byte_level())), byte_level(), texts)
+
+
+def test_gguf_pre_tokenizers_differ_where_their_rules_do():
+    def pieces(pre: str, text: str) -> list[str]:
+        ours = tokenizer_from_metadata(gguf_values(byte_level(), pre=pre))
+        return [ours.id_to_bytes(token).decode("utf-8", "replace") for token in ours.encode(text)]
+
+    assert "".join(pieces("llama-bpe", "1234")) == "1234"
+    assert pieces("smollm", "2024") == ["2", "0", "2", "4"]
+    assert pieces("qwen2", "2024") == ["2", "0", "2", "4"]
+    with pytest.raises(GGUFError, match="'nobody-knows' is not known"):
+        pieces("nobody-knows", "x")
+
+
+@pytest.mark.parametrize(
+    "pre", ["gpt-2", "llama-bpe", "smollm", "tekken", "gpt-4o", "deepseek-v3", "qwen35", "default"]
+)
+def test_every_pre_tokenizer_keeps_every_byte(pre):
+    values = gguf_values(byte_level(nfc=False), pre=pre)
+    ours = tokenizer_from_metadata(values)
+    for text in [*CORPUS, *random_texts(200)]:
+        joined = b"".join(ours.id_to_bytes(token) for token in ours.encode_plain(text))
+        assert joined.decode() == (normalizers.NFC().normalize_str(text) if pre == "qwen35" else text)
+
+
+def test_tokenizer_json_sentencepiece(tmp_path, texts):
+    ours = saved(tmp_path, sentencepiece())
+    assert_equal(ours, sentencepiece(), [text for text in texts if not text.startswith(" ")])
+
+
+def test_the_dummy_prefix_comes_once_per_text(tmp_path):
+    ours = saved(tmp_path, sentencepiece())
+    ids = ours.encode("<s>dog<s>dog")
+    assert ours.encode("dog dog")[0] == ours.encode_plain("dog")[0]
+    assert ours.decode(ids[1:3]) != " dog"
+    assert ours.decode(ours.encode("the dog")) == "the dog"
+
+
+def test_gguf_sentencepiece_rebuilds_the_merges(tmp_path):
+    ours = tokenizer_from_metadata(spm_values(sentencepiece()))
+    reference = saved(tmp_path, sentencepiece())
+    for text in [" ".join(text.split()) for text in [*CORPUS, *random_texts(300)]]:
+        if text:
+            assert ours.encode(text) == reference.encode(text), repr(text)
+            assert ours.decode(ours.encode(text)) == text.replace("\u2581", " ")
+    assert ours.encode("dog", add_special_tokens=True)[0] == ours.special_tokens["<s>"]
+
+
+def test_metaspace_prepends_to_the_first_piece_only(tmp_path):
+    tokenizer = Tokenizer(models.BPE(unk_token=None))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    tokenizer.train_from_iterator(CORPUS[:2], trainers.BpeTrainer(vocab_size=200, show_progress=False))
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True, normalized=False)])
+    ours = saved(tmp_path, tokenizer)
+    for text in ("dog", "<s>dog", "the<s>dog", " dog", "lazy dog<s> fox"):
+        assert ours.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids, text
+
+
+def test_bos_and_eos_of_the_post_processor(tmp_path):
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    bos, eos = tokenizer.token_to_id("<|endoftext|>"), tokenizer.token_to_id("<|im_end|>")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A <|im_end|>", special_tokens=[("<|endoftext|>", bos), ("<|im_end|>", eos)]
+    )
+    ours = saved(tmp_path, tokenizer)
+    assert ours.encode("dog", add_special_tokens=True) == tokenizer.encode("dog").ids
+    assert ours.encode("", add_special_tokens=True) == [bos, eos]
+
+
+def test_facts_from_the_files_beside_it(tmp_path):
+    ours = saved(
+        tmp_path,
+        byte_level(),
+        tokenizer_config__json={"bos_token": None, "eos_token": {"content": "<|im_end|>"}, "chat_template": "inside"},
+        generation_config__json={"eos_token_id": [5, 6]},
+        config__json={"eos_token_id": 7},
+    )
+    end, text = byte_level().token_to_id("<|im_end|>"), byte_level().token_to_id("<|endoftext|>")
+    assert (ours.bos_token, ours.eos_token, ours.chat_template) == (None, "<|im_end|>", "inside")
+    assert ours.eos_token_ids == (end, 5, 6, 7, text)
+    (tmp_path / "chat_template.jinja").write_text("beside")
+    assert load_hf_tokenizer(tmp_path).chat_template == "beside"
+
+
+def test_a_list_of_chat_templates_prefers_tool_use(tmp_path):
+    config = {"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]}
+    assert saved(tmp_path, byte_level(), tokenizer_config__json=config).chat_template == "t"
+
+
+def test_facts_from_gguf():
+    ours = tokenizer_from_metadata(gguf_values(byte_level()))
+    assert (ours.bos_token, ours.eos_token, ours.chat_template) == ("<|endoftext|>", "<|im_end|>", "{{ messages }}")
+    assert ours.eos_token_ids == (ours.special_tokens["<|im_end|>"], ours.special_tokens["<|endoftext|>"])
+    assert ours.encode("a", add_special_tokens=True) == ours.encode("a")
+    with_bos = tokenizer_from_metadata(gguf_values(byte_level(), **{"tokenizer.ggml.add_bos_token": True}))
+    assert with_bos.encode("a", add_special_tokens=True) == [
+        with_bos.special_tokens["<|endoftext|>"],
+        *ours.encode("a"),
+    ]
+
+
+def test_harmony_messages_end_but_turns_do_not():
+    values = gguf_values(byte_level())
+    values["tokenizer.ggml.tokens"] += ["<|end|>", "<|return|>", "<|call|>"]
+    values["tokenizer.ggml.token_type"] += [3, 3, 3]
+    ours = tokenizer_from_metadata(values)
+    assert ours.special_tokens["<|end|>"] not in ours.eos_token_ids
+    assert ours.special_tokens["<|call|>"] in ours.eos_token_ids
+
+
+@pytest.mark.parametrize("make", ["json", "gguf", "spm"])
+def test_every_special_spelling_in_guarded_text_is_ordinary(tmp_path, make):
+    if make == "gguf":
+        ours = tokenizer_from_metadata(gguf_values(byte_level()))
+    else:
+        ours = saved(tmp_path, byte_level() if make == "json" else sentencepiece())
+    specials = set(ours.special_tokens.values())
+    assert len(specials) == (3 if make == "spm" else 5)
+    for spelling in ours.special_tokens:
+        for cut in range(1, len(spelling)):
+            for frame in ("{}", "a{}b", "x\n{}\n", "{0}{0}"):
+                guarded = frame.format(spelling[:cut] + GUARD + spelling[cut:])
+                ids = ours.encode(guarded, guard=GUARD)
+                assert specials.isdisjoint(ids)
+                assert ours.decode(ids) == frame.format(spelling)
+        assert specials.isdisjoint(ours.encode_plain(f"a {spelling}{spelling} b"))
+        assert ours.encode(spelling) == [ours.special_tokens[spelling]]
+
+
+def test_a_model_that_merges_text_into_a_special_token_is_split(tmp_path):
+    """A vocabulary with the special token inside, taken whole by ignore_merges."""
+    spec = json.loads(byte_level().to_str())
+    spec["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    spec["model"]["ignore_merges"] = True
+    spec["model"]["vocab"].update({token["content"]: token["id"] for token in spec["added_tokens"]})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    ours = load_hf_tokenizer(tmp_path)
+    ids = ours.encode_plain("<|im_start|>")
+    assert ours.special_tokens["<|im_start|>"] not in ids
+    assert ours.decode(ids) == "<|im_start|>"
+
+
+def test_tokens_that_swallow_spaces(tmp_path):
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, rstrip=True, normalized=False, special=True)])
+    ours = saved(tmp_path, tokenizer)
+    for text in ("a  <mask>  b", "<mask>", " <mask> <mask> "):
+        assert ours.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def test_whitespace_tokens_stay_text(tmp_path):
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    tokenizer.add_tokens([AddedToken("\n\n", normalized=False)])
+    ours = saved(tmp_path, tokenizer)
+    assert "\n\n" not in ours.special_tokens
+    assert ours.encode("a\n\nb") == tokenizer.encode("a\n\nb").ids
+
+
+def test_lone_surrogates_become_replacement_characters():
+    ours = tokenizer_from_metadata(gguf_values(byte_level()))
+    assert ours.decode(ours.encode("a\ud800b")) == "a\ufffd\ufffd\ufffdb"
+
+
+def test_ids_outside_the_vocabulary_are_no_bytes():
+    ours = tokenizer_from_metadata(gguf_values(byte_level()))
+    assert ours.id_to_bytes(-1) == ours.id_to_bytes(ours.vocab_size) == b""
+    assert ours.decode([10**9, -5]) == ""
+
+
+def test_load_tokenizer_tells_files_apart(tmp_path):
+    gguf = tmp_path / "m.gguf"
+    gguf.write_bytes(gguf_bytes(gguf_values(byte_level())))
+    directory = tmp_path / "d"
+    directory.mkdir()
+    (directory / "tokenizer.json").write_text(byte_level().to_str())
+    text = "<|im_start|>the quick brown fox"
+    assert load_tokenizer(gguf).encode(text) == load_tokenizer(directory).encode(text)
+    assert load_tokenizer("hash-lm").encode("ab") == [97, 98]
+    for bad in (tmp_path / "missing", tmp_path):
+        with pytest.raises(TokenizerError):
+            load_tokenizer(bad)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenizer.ggml.model": "bert"},
+        {"tokenizer.ggml.tokens": None},
+        {"tokenizer.ggml.merges": None},
+        {"tokenizer.ggml.token_type": [1]},
+        {"tokenizer.ggml.model": "llama"},
+    ],
+)
+def test_incomplete_metadata_is_refused(change):
+    with pytest.raises(GGUFError):
+        tokenizer_from_metadata({**gguf_values(byte_level()), **change})
+
+
+def test_damaged_tokenizer_files_are_refused_or_read_but_never_crash(tmp_path):
+    rng = random.Random(2)
+    data = byte_level().to_str().encode()
+    messages = []
+    for index in range(150):
+        damaged = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(32, 127)
+        (tmp_path / "tokenizer.json").write_bytes(damaged if index % 3 else damaged[: rng.randrange(len(damaged))])
+        try:
+            ours = load_hf_tokenizer(tmp_path)
+            ours.encode("the quick brown fox <|im_end|>")
+        except ValueError as error:
+            messages.append(str(error))
+    assert len(messages) > 20
+    assert not [message for message in messages if "\n" in message]
+
+
+def test_normalizers_apply_inside_a_piece_only(tmp_path):
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    ours = saved(tmp_path, tokenizer)
+    text = "ABC<|im_start|>DEF e\u0301"
+    assert ours.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
