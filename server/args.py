@@ -75,6 +75,7 @@ class ServerArgs(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = limits.MAX_BODY_BYTES
     header_timeout: float = limits.HEADER_TIMEOUT
     body_timeout: float = limits.BODY_TIMEOUT
+    body_stall_timeout: float = limits.BODY_STALL_TIMEOUT
     keep_alive_timeout: float = limits.KEEP_ALIVE_TIMEOUT
     write_timeout: float = limits.WRITE_TIMEOUT
     sse_comment_interval: float = 15.0

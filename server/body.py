@@ -50,10 +50,11 @@ async def read_json(
     *,
     max_bytes: int = limits.MAX_BODY_BYTES,
     seconds: float = limits.BODY_TIMEOUT,
+    stall: float = limits.BODY_STALL_TIMEOUT,
 ) -> dict[str, Any]:
     """The body as a JSON object. Raises the ApiError that fits; never more than ``max_bytes`` are held."""
     _check_headers(scope)
-    body = await read_body(scope, receive, max_bytes=max_bytes, seconds=seconds)
+    body = await read_body(scope, receive, max_bytes=max_bytes, seconds=seconds, stall=stall)
     if len(body) > _OFF_LOOP_BYTES:
         return await asyncio.to_thread(parse_object, body)
     return parse_object(body)
@@ -67,7 +68,8 @@ def _check_headers(scope: Scope) -> None:
         raise UnsupportedMediaType("Send the request body as application/json.")
 
 
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: float) -> bytes:
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: float, stall: float) -> bytes:
+    """The raw body. ``seconds`` bounds all of it, ``stall`` the silence between two pieces."""
     declared = header(scope, b"content-length")
     if declared.isdigit() and int(declared) > max_bytes:
         await _refuse_declared(scope, receive, int(declared), max_bytes)
@@ -75,7 +77,7 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: 
     size = 0
     deadline = time.monotonic() + seconds
     while True:
-        message = await _receive(receive, deadline, seconds)
+        message = await _receive(receive, deadline, stall)
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
         size += len(message.get("body", b""))
@@ -86,16 +88,16 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: 
             return b"".join(chunks)
 
 
-async def _receive(receive: Receive, deadline: float, seconds: float) -> Message:
+async def _receive(receive: Receive, deadline: float, stall: float) -> Message:
     """The next piece of a body. A trickle is a timeout (408); a body that stops is incomplete (400)."""
     left = deadline - time.monotonic()
     try:
-        async with asyncio.timeout(min(left, limits.BODY_STALL_TIMEOUT)):
+        async with asyncio.timeout(min(left, stall)):
             return await receive()
     except TimeoutError:
-        if left > limits.BODY_STALL_TIMEOUT:
+        if left > stall:
             raise IncompleteBody("The request body is incomplete: it stopped arriving.") from None
-        raise RequestTimeout(f"The request body did not arrive within {seconds:g} seconds.") from None
+        raise RequestTimeout(f"The request body did not arrive in time.") from None
 
 
 async def _refuse_declared(scope: Scope, receive: Receive, declared: int, max_bytes: int) -> None:

@@ -105,6 +105,9 @@ class GatewayProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._cancel_write_timer()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """We never upgrade; the request goes on as plain HTTP."""
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(BadRequest("Invalid HTTP request."))
 

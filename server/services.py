@@ -45,7 +45,13 @@ class Services:
         return requested
 
     async def read_json(self, scope: Scope, receive: Receive) -> dict[str, object]:
-        return await body.read_json(scope, receive, max_bytes=self.args.max_body_bytes, seconds=self.args.body_timeout)
+        return await body.read_json(
+            scope,
+            receive,
+            max_bytes=self.args.max_body_bytes,
+            seconds=self.args.body_timeout,
+            stall=self.args.body_stall_timeout,
+        )
 
     def require_ready(self) -> None:
         """Refuse early what the engine would refuse later, before anything is rendered."""

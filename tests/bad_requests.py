@@ -255,7 +255,9 @@ def _judge_body(entry: Mapping[str, Any], answer: Answer, target: Target) -> str
         return "the answer is not UTF-8"
     if LEAKS.search(text) or (target.key and target.key in text):
         return f"the answer shows internals: {text[:300]}"
-    if "access-control-allow-origin" in answer.headers and "Access-Control-Allow-Origin" in entry["expect"].get("also", ""):
+    if "access-control-allow-origin" in answer.headers and "Access-Control-Allow-Origin" in entry["expect"].get(
+        "also", ""
+    ):
         return "Access-Control-Allow-Origin without configuration"
     if answer.status < 400:
         return ""
@@ -286,7 +288,7 @@ def _judge_error(entry: Mapping[str, Any], answer: Answer, error: Any) -> str:
 
 
 def healthy(target: Target) -> str:
-    """"" where /health/ready answers 200."""
+    """ "" where /health/ready answers 200."""
     request = f"GET /health/ready HTTP/1.1\r\nHost: {target.host}:{target.port}\r\nConnection: close\r\n\r\n"
     try:
         answer = exchange(target, request.encode(), {})

@@ -35,7 +35,6 @@ OPTIONAL = (
     ("flash_attn", "FlashAttention on CUDA", "callgate[flash]"),
     ("triton", "Triton kernels on CUDA", "triton"),
 )
-COMPILERS = ("c++", "g++", "clang++")
 
 
 class Finding(NamedTuple):
@@ -89,22 +88,10 @@ def _memory() -> Iterator[Finding]:
 
 
 def _kernels() -> Finding:
-    """The native CPU kernels: built, can be built, or why not."""
-    if importlib.util.find_spec("engine.kernels.cpu.build") is None:
-        return Finding("cpu kernels", False, "not part of this installation: the torch path serves")
+    """The native CPU kernels: built, will be built, or why not."""
     from engine.kernels.cpu import build
 
-    library = build.find_library()
-    if library is not None:
-        return Finding("cpu kernels", True, str(library))
-    compiler = next((name for name in COMPILERS if shutil.which(name)), None)
-    if compiler or importlib.util.find_spec("ziglang"):
-        return Finding(
-            "cpu kernels", False, f"not built, {compiler or 'ziglang'} is there: python -m engine.kernels.cpu.build"
-        )
-    return Finding(
-        "cpu kernels", False, "not built, no C++ compiler: pip install 'callgate[zig]'; until then torch serves"
-    )
+    return Finding("cpu kernels", build.find_library() is not None, build.describe())
 
 
 def _cuda() -> Finding:
