@@ -20,8 +20,11 @@ class KVCacheManager:
     so a page that only the cache holds has no held page below it: all cached pages can be evicted.
     """
 
-    def __init__(self, num_pages: int, page_size: int, *, enable_prefix_cache: bool = True) -> None:
+    def __init__(
+        self, num_pages: int, page_size: int, *, enable_prefix_cache: bool = True, strict: bool = False
+    ) -> None:
         self.page_size = page_size
+        self.strict = strict
         self.num_pages = num_pages
         self.enable_prefix_cache = enable_prefix_cache
         self.allocator = PageAllocator(num_pages)
@@ -144,6 +147,14 @@ class KVCacheManager:
         if cached != self.num_cached or len(nodes) != self.cache.num_nodes:
             problems.append(f"{cached} pages are cached, the books say {self.num_cached}")
         return problems
+
+    def recover(self, error: PageError) -> None:
+        """The books turned out to be wrong: raise in tests (``strict``); in production log it and rebuild them, for
+        a leak check must not become an outage of its own (RELIABILITY H68)."""
+        if self.strict:
+            raise error
+        logger.error("KV page accounting is wrong: %s", error, exc_info=error)
+        self.repair()
 
     def repair(self) -> int:
         """Rebuild the books from the live leases alone, dropping the cache; returns pages that had been lost."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from engine.kv_cache.allocator import PageError
+
 PageKey = tuple[int, ...]
 
 HIT_BONUS = 16
@@ -87,7 +89,7 @@ class RadixCache:
 
     def insert(self, parent: RadixNode, key: PageKey, page: int) -> RadixNode:
         if self.by_page[page] is not None or key in parent.children:
-            raise ValueError(f"page {page} or its prefix is cached already")
+            raise PageError(f"page {page} or its prefix is cached already")
         node = RadixNode(parent, key, page, self.clock)
         parent.children[key] = node
         self.by_page[page] = node
@@ -123,7 +125,7 @@ class RadixCache:
         """Take a leaf out of the tree; a root without children goes too."""
         parent = node.parent
         if parent is None or node.children:
-            raise ValueError("only a leaf can be removed")
+            raise PageError("only a leaf can be removed")
         del parent.children[node.key]
         self.by_page[node.page] = None
         self.num_nodes -= 1

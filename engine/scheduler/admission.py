@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from engine.grammar.interface import GrammarBackend, GrammarError
-from engine.messages import EmbedReqInput, FinishReason, TokenizedGenerateReqInput
+from engine.messages import DecodeParams, EmbedReqInput, FinishReason, TokenizedGenerateReqInput
 from engine.sampling.state import SamplingState
 from engine.sampling_params import InvalidParam, validate_sampling_params
 from engine.scheduler.req import Req
@@ -65,6 +65,7 @@ class Admitter:
         tokens = self._tokens(message.input_ids, room=0)
         req = Req(message.rid, tokens, max_len=len(tokens), arrival=arrival)
         req.tenant = message.tenant
+        req.decode = DecodeParams()
         return req
 
     def _tokens(self, ids: Sequence[int], room: int) -> list[int]:

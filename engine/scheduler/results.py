@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from engine.executor.executor import RowOutput
+from engine.kv_cache.allocator import PageError
 from engine.kv_cache.manager import KVCacheManager
 from engine.messages import (
     BatchTokenIDOut,
@@ -60,7 +61,7 @@ class Outbox:
             req.prompt_rows = []
         return len(tokens)
 
-    def reject(self, rid: str, reason: FinishReason, prompt_tokens: int, decode: DecodeParams | None) -> None:
+    def reject(self, rid: str, reason: FinishReason, prompt_tokens: int, decode: DecodeParams) -> None:
         self.rows.append(TokenIDRow(rid=rid, finish_reason=reason, prompt_tokens=prompt_tokens, decode=decode))
 
     def drain(self) -> list[SchedulerOutput]:
@@ -186,4 +187,7 @@ class ResultProcessor:
     def _computed(self, req: Req, position: int) -> None:
         assert req.lease is not None
         req.num_computed = position
-        self._kv.commit(req.lease, req.tokens, position)
+        try:
+            self._kv.commit(req.lease, req.tokens, position)
+        except PageError as error:
+            self._kv.recover(error)  # what the cache forgets, no request needs

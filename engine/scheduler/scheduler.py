@@ -11,10 +11,12 @@ from operator import attrgetter
 
 from engine.executor.executor import Executor
 from engine.grammar.interface import GrammarBackend
+from engine.kv_cache.allocator import PageError
 from engine.kv_cache.manager import KVCacheManager
 from engine.messages import (
     AbortReq,
     ControlReply,
+    DecodeParams,
     EmbedReqInput,
     FinishReason,
     FlushCacheReq,
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 MAX_PROMPT_LOGPROB_CHUNK = 64
 """Prompt positions whose logits are wanted per step: a whole vocabulary of floats each."""
+RETRY_STEPS = 8
 ORDER = attrgetter("order")
 
 
@@ -62,7 +65,12 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.executor = executor
-        self.kv = KVCacheManager(executor.num_pages, executor.page_size, enable_prefix_cache=config.enable_prefix_cache)
+        self.kv = KVCacheManager(
+            executor.num_pages,
+            executor.page_size,
+            enable_prefix_cache=config.enable_prefix_cache,
+            strict=config.strict,
+        )
         self.chunks = ChunkPolicy(config.chunked_prefill_size, config.target_latency)
         self.running: list[Req] = []
         self.waiting: list[Req] = []
@@ -84,6 +92,7 @@ class Scheduler:
         self._results = ResultProcessor(self.kv, self._outbox, self._counters, executor.vocab_size)
         self._ratio = NewTokenRatio()
         self._checked = True
+        self._blocked = ("", 0, 0)
 
     # ------------------------------------------------------------ the loop
 
@@ -98,7 +107,7 @@ class Scheduler:
         """Accept, schedule, forward, process_result; returns what to send, in order. Raises only where the
         machine is at fault."""
         self._accept()
-        batch = self._schedule()
+        batch = self._schedule_or_repair()
         if batch is not None:
             self._forward(batch)
             self._retire()
@@ -156,12 +165,11 @@ class Scheduler:
             logger.error("request %s was sent twice; the second one is dropped", message.rid)
             return
         self._arrivals += 1
-        decode = None
+        decode = DecodeParams() if isinstance(message, EmbedReqInput) else message.decode
         try:
             if isinstance(message, EmbedReqInput):
                 req = self._admitter.embed(message, self._arrivals)
             else:
-                decode = message.decode
                 req = self._admitter.generate(message, self._arrivals)
                 if not req.prompt_logprobs:
                     self._results.force(req, min(MAX_FORCED_TOKENS, req.max_len - req.num_tokens - 1))
@@ -185,6 +193,13 @@ class Scheduler:
         self._end(req, reason)
 
     # ------------------------------------------------------------ schedule
+
+    def _schedule_or_repair(self) -> ScheduleBatch | None:
+        try:
+            return self._schedule()
+        except PageError as error:
+            self.kv.recover(error)
+            return None
 
     def _schedule(self) -> ScheduleBatch | None:
         rows: dict[str, BatchRow] = {}
@@ -261,21 +276,24 @@ class Scheduler:
     def _preempt(self, req: Req) -> None:
         """Take the pages; the tokens stay and are computed again later, to the same result."""
         self.running.remove(req)
-        self._release(req)
+        insort(self.waiting, req, key=ORDER)
         req.num_computed = 0
         req.prompt_rows = []
         req.embed_sum = []
         req.preemptions += 1
         self._counters.preemptions += 1
         self._ratio.preempted()
-        insort(self.waiting, req, key=ORDER)
+        self._release(req)
 
     def _admit(self, rows: dict[str, BatchRow], budget: int) -> None:
         """Start waiting requests in order while tokens, rows and memory last."""
         adder: PrefillAdder | None = None
         index = 0
-        while index < len(self.waiting) and budget > 0 and len(self.running) < self.config.max_running_requests:
+        limit = self.config.max_running_requests
+        while index < min(limit, len(self.waiting)) and budget > 0 and len(self.running) < limit:
             req = self.waiting[index]
+            if self._blocked[0] == req.rid and self._still_blocked():
+                return
             if adder is None:
                 adder = PrefillAdder(self.kv, self._ratio.reserve(self.running))
                 for row in rows.values():
@@ -291,7 +309,13 @@ class Scheduler:
             elif alone:
                 self._cannot_start(req)
             else:
+                self._blocked = (req.rid, self.kv.num_available, self.num_steps)
                 return
+
+    def _still_blocked(self) -> bool:
+        """No page came free since the head of the queue was refused: matching its prefix again would be waste."""
+        _, available, step = self._blocked
+        return bool(self.running) and self.kv.num_available <= available and self.num_steps < step + RETRY_STEPS
 
     def _start(self, req: Req, rows: dict[str, BatchRow], budget: int) -> int:
         if req.cached_tokens < 0:
@@ -303,10 +327,7 @@ class Scheduler:
 
     def _cannot_start(self, req: Req) -> None:
         """Nothing runs and yet the pages are not there: the books are wrong. Repair them; the request ends."""
-        logger.error("%r cannot start although nothing runs: %s", req, self.kv.check())
-        if self.config.strict:
-            raise AssertionError(f"{req!r} cannot start although nothing runs")
-        self.kv.repair()
+        self.kv.recover(PageError(f"{req!r} cannot start although nothing runs: {self.kv.check()}"))
         self._end(req, INTERNAL_ERROR)
 
     # ------------------------------------------------------------ finish
@@ -330,10 +351,14 @@ class Scheduler:
 
     def _release(self, req: Req) -> None:
         """Its pages go back; what a failed request computed is not kept for others."""
-        if req.lease is not None:
-            failed = req.finish_reason is not None and req.finish_reason.type == "error"
-            self.kv.release(req.lease, forget=failed)
-            req.lease = None
+        lease, req.lease = req.lease, None
+        if lease is None:
+            return
+        failed = req.finish_reason is not None and req.finish_reason.type == "error"
+        try:
+            self.kv.release(lease, forget=failed)
+        except PageError as error:
+            self.kv.recover(error)
 
     def _check(self) -> None:
         """Prove that no page is lost: when idle, and after every step where ``strict``."""
@@ -343,8 +368,5 @@ class Scheduler:
             return
         self._checked = True
         problems = self.kv.check()
-        if problems and self.config.strict:
-            raise AssertionError("; ".join(problems))
         if problems:
-            logger.error("KV page accounting is wrong: %s", "; ".join(problems))
-            self.kv.repair()
+            self.kv.recover(PageError("; ".join(problems)))

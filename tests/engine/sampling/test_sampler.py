@@ -189,16 +189,18 @@ def test_a_grammar_that_raises_is_that_rows_error(method, caplog):
 
 def test_prepared_masks_give_the_same_tokens():
     logits = logits_for(1)
+    outs = []
     for prepared in (False, True):
         req = request(temperature=1.0, seed=3, grammar=Allow(3, 4, 5))
         batch = batch_of(req)
         sampler = Sampler(V)
         if prepared:
             sampler.prepare(batch)
-        out = sampler.sample(logits, batch)[0]
-        assert out.token_ids[0] in (3, 4, 5)
-        assert prepared is False or out == first
-        first = out
+        assert (req.sampling.prepared is False) != prepared
+        outs.append(sampler.sample(logits, batch)[0])
+        assert req.sampling.prepared is False, "a mask serves once"
+    assert outs[0] == outs[1]
+    assert outs[0].token_ids[0] in (3, 4, 5)
 
 
 def test_result_depends_on_no_neighbour():

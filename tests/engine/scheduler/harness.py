@@ -92,7 +92,9 @@ class Harness:
         self.embeddings: dict[str, tuple[float, ...]] = {}
         self.others: list[SchedulerOutput] = []
 
-    def add(self, rid: str, prompt: Sequence[int], *, tenant: str = "", priority: int = 0, grammar=None, **sampling) -> None:
+    def add(
+        self, rid: str, prompt: Sequence[int], *, tenant: str = "", priority: int = 0, grammar=None, **sampling
+    ) -> None:
         prompt_logprobs = sampling.pop("prompt_logprobs", False)
         params = SamplingParams(**({"temperature": 0.0, "max_tokens": 16} | sampling))
         self.scheduler.add(
@@ -162,7 +164,9 @@ def prompts(count: int, seed: int = 0, *, low: int = 1, high: int = 120, shared:
     made = []
     for _ in range(count):
         head = rng.choice([*heads, []])
-        made.append([*head[: rng.randrange(shared + 1)], *(rng.randrange(256) for _ in range(rng.randrange(low, high)))])
+        made.append(
+            [*head[: rng.randrange(shared + 1)], *(rng.randrange(256) for _ in range(rng.randrange(low, high)))]
+        )
     return made
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.engine.scheduler.grammars import ScriptBackend, spec
 from tests.engine.scheduler.harness import Harness
 
-CALL = "{ \" n a m e \" : abc abc abc , x y z ab } !"
+CALL = '{ " n a m e " : abc abc abc , x y z ab } !'
 
 
 def run(source: str, **options):

@@ -42,7 +42,9 @@ def test_chunk_and_page_sizes(workload, chunk, page_size):
     check(Harness(pages=8192 // page_size, page_size=page_size, chunked_prefill_size=chunk), workload)
 
 
-@pytest.mark.parametrize("config", [{"enable_prefix_cache": False}, {"num_draft_tokens": 4}, {"max_running_requests": 1}])
+@pytest.mark.parametrize(
+    "config", [{"enable_prefix_cache": False}, {"num_draft_tokens": 4}, {"max_running_requests": 1}]
+)
 def test_cache_drafts_and_concurrency(workload, config):
     harness = Harness(pages=1024, page_size=8, **config)
     check(harness, workload)

@@ -180,9 +180,7 @@ def test_min_tokens_holds_back_stop_token_ids():
 @pytest.mark.parametrize("steps", range(12))
 def test_abort_at_every_point(steps, drafts):
     """Queued, in prefill, at the first token, while decoding, after the end: one last row, no page lost."""
-    harness = Harness(
-        pages=12, page_size=4, chunked_prefill_size=8, max_running_requests=3, num_draft_tokens=drafts
-    )
+    harness = Harness(pages=12, page_size=4, chunked_prefill_size=8, max_running_requests=3, num_draft_tokens=drafts)
     work = prompts(5, seed=steps, low=6, high=20, shared=8)
     for index, prompt in enumerate(work):
         harness.add(str(index), prompt, max_tokens=6)
