@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.child import ModelProcessSpec
+from engine.config import EngineConfig
 from engine.executor.executor import Executor
 from engine.messages import ModelInfo
-from engine.weights.checkpoint import open_checkpoint
+from engine.weights.checkpoint import Checkpoint, open_checkpoint
+
+logger = logging.getLogger(__name__)
 
 HASH_LM_CONTEXT = 32_768
 HASH_LM_PAGES = 8_192
@@ -26,35 +31,77 @@ def build_runner(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runn
     """Load the model. Raises whatever its loader raises: the caller turns it into one line."""
     if spec.model_kind == "hash-lm":
         return _hash_lm(spec, eos_token_ids)
-    if spec.config.runner == "native":
-        raise ValueError("the native runner is not built for this model; start with --runner torch.")
-    return _torch(spec, eos_token_ids)
+    checkpoint = open_checkpoint(spec.model_path)
+    if _is_native(spec.config, checkpoint):
+        return _native(spec, checkpoint, eos_token_ids)
+    return _torch(spec, checkpoint, eos_token_ids)
 
 
-def _torch(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runner:
+def _is_native(config: EngineConfig, checkpoint: Checkpoint) -> bool:
+    """End of ``--runner auto``: native where it can serve the model as asked, else torch. Says why not."""
+    if config.runner != "native":
+        return False
+    from engine.executor.native_executor import refuses
+
+    reason = refuses(config, checkpoint.config)
+    if reason is None:
+        return True
+    if config.runner == "native":
+        raise ValueError(f"{reason}; start with --runner torch.")
+    logger.info("using the torch runner: %s", reason)
+    return False
+
+
+def _native(spec: ModelProcessSpec, checkpoint: Checkpoint, eos_token_ids: tuple[int, ...]) -> Runner:
+    from engine.executor.native_executor import NativeExecutor
+    from engine.model_store.cache import cache_home
+
+    executor = NativeExecutor(spec.config, checkpoint, model_path=Path(spec.model_path), cache_home=cache_home)
+    return _runner(spec, checkpoint, executor, eos_token_ids, ("native", "cpu", executor.kv_dtype))
+
+
+def _torch(spec: ModelProcessSpec, checkpoint: Checkpoint, eos_token_ids: tuple[int, ...]) -> Runner:
     from engine.executor.torch_executor import TorchExecutor
 
-    checkpoint = open_checkpoint(spec.model_path)
     executor = TorchExecutor(spec.config, checkpoint)
-    model = checkpoint.config
+    device = executor.device
+    return _runner(spec, checkpoint, executor, eos_token_ids, ("torch", str(device.device), device.dtype_name))
+
+
+def _runner(
+    spec: ModelProcessSpec,
+    checkpoint: Checkpoint,
+    executor: Executor,
+    eos_token_ids: tuple[int, ...],
+    facts: tuple[str, str, str],
+) -> Runner:
+    """``facts``: runner, device and dtype."""
+    config, model = spec.config, checkpoint.config
+    runner, device, dtype = facts
     capacity = executor.num_pages * executor.page_size
     info = ModelInfo(
         model_path=spec.model_path,
         served_name=spec.served_name,
         architecture=model.architecture,
-        context_length=min(spec.config.max_model_len or model.max_positions, capacity),
+        context_length=min(config.max_model_len or model.max_positions, capacity),
         vocab_size=model.vocab_size,
         eos_token_ids=eos_token_ids,
         kv_capacity_tokens=capacity,
-        max_running_requests=spec.config.max_running_requests,
-        device=str(executor.device.device),
-        dtype=executor.device.dtype_name,
-        quantization=spec.config.quantization if spec.config.quantization != "auto" else "none",
-        runner="torch",
+        max_running_requests=config.max_running_requests,
+        device=device,
+        dtype=dtype,
+        quantization=_quantization(config, checkpoint),
+        runner=runner,
         created=int(time.time()),
         embedding_size=model.hidden_size,
     )
     return Runner(executor, info)
+
+
+def _quantization(config: EngineConfig, checkpoint: Checkpoint) -> str:
+    if config.quantization != "auto":
+        return config.quantization
+    return "gguf" if checkpoint.format == "gguf" else "none"
 
 
 def _hash_lm(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runner:
