@@ -90,7 +90,7 @@ def _rope(raw: dict[str, Any], reader: _Fields, max_positions: int) -> RopeConfi
         raise WeightsError(f"{reader.source}: rope scaling is not an object")
     fields = _Fields(scaling, f"{reader.source}: rope scaling")
     name = scaling.get("rope_type", scaling.get("type", "default"))
-    if name not in _ROPE_TYPES:
+    if not isinstance(name, str) or name not in _ROPE_TYPES:
         raise WeightsError(
             f"{reader.source}: rope scaling '{name}' is not supported; supported are {', '.join(_ROPE_TYPES)}"
         )

@@ -18,8 +18,7 @@ def rope_frequencies(config: ModelConfig) -> tuple[FloatArray, float]:
     """
     rope, dim = config.rope, config.head_dim
     periods = _periods(rope.theta, dim)
-    inv_freq: FloatArray = np.float32(1) / periods
-    scale = 1.0
+    inv_freq, scale = np.reciprocal(periods), 1.0
     if rope.type == "linear":
         inv_freq = inv_freq / np.float32(rope.factor)
     elif rope.type == "llama3":
@@ -35,7 +34,8 @@ def _periods(theta: float, dim: int) -> FloatArray:
     """theta^(2i / dim), the exponent in float32: models are trained with frequencies of that precision, and at
     position 30,000 a last bit is a thousandth of a radian."""
     exponents = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
-    return np.power(theta, exponents, dtype=np.float64).astype(np.float32)
+    periods: FloatArray = np.power(theta, exponents, dtype=np.float64).astype(np.float32)
+    return periods
 
 
 def rope_tables(config: ModelConfig, positions: int) -> tuple[FloatArray, FloatArray]:
@@ -50,7 +50,8 @@ def _llama3(inv_freq: FloatArray, rope: RopeConfig) -> FloatArray:
     turns = np.float32(rope.original_max_positions) * inv_freq / np.float32(2 * math.pi)
     low, high = np.float32(rope.low_freq_factor), np.float32(rope.high_freq_factor)
     keep = np.clip((turns - low) / (high - low), np.float32(0), np.float32(1))
-    return (1 - keep) * (inv_freq / np.float32(rope.factor)) + keep * inv_freq
+    blended: FloatArray = (1 - keep) * (inv_freq / np.float32(rope.factor)) + keep * inv_freq
+    return blended
 
 
 def _yarn(periods: FloatArray, rope: RopeConfig, dim: int) -> tuple[FloatArray, float]:

@@ -51,7 +51,7 @@ class SafetensorsFile:
         if not isinstance(entry, dict):
             raise WeightsError(f"{where} has no description")
         dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-        if dtype not in _DTYPES:
+        if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise WeightsError(f"{where} has dtype {dtype}; float32, float16 and bfloat16 are supported")
         if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
             raise WeightsError(f"{where} has a damaged shape or offsets")
