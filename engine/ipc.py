@@ -154,6 +154,12 @@ class Outbox:
         """``linger``: seconds that undelivered messages may still take."""
         self._socket.close(int(linger * 1000))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
 
 def scheduler_input_decoder() -> Callable[[bytes], SchedulerInput]:
     return msgspec.msgpack.Decoder(SchedulerInput).decode

@@ -225,7 +225,7 @@ class Supervisor:
         self._info = info
         if self._outbox is not None:
             self._outbox.close()
-        self._outbox = Outbox(self._context, self._scheduler_socket())
+        self._outbox = Outbox(self._context, self._scheduler_socket(), send_timeout=0.0)
         self._manager.attach(info, self._outbox.send)
         await self._self_test(model, text)
         self._manager.open()

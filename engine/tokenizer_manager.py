@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,6 +13,7 @@ import msgspec
 
 from engine.client import EngineError, EngineState, EngineUnavailable
 from engine.config import EngineConfig
+from engine.ipc import PipeBlocked
 from engine.messages import (
     AbortReq,
     BatchStrOut,
@@ -101,7 +103,7 @@ class TokenizerManager:
         info = self.model_info
         check_sampling(request.sampling, info.vocab_size)
         with self._admission.enter(request.sampling.n) as ticket:
-            input_ids = await self._input_ids(request, info)
+            input_ids = tuple(await self._input_ids(request, info))
             max_tokens = check_length(len(input_ids), request.sampling.max_tokens, info)
             ticket.add_tokens(len(input_ids))
             self._check_ready()
@@ -263,6 +265,8 @@ class TokenizerManager:
                 continue
             try:
                 self._send(choice)
+            except PipeBlocked:
+                raise EngineUnavailable("The engine does not take requests now.") from None
             except (UnicodeEncodeError, OverflowError, ValueError):
                 raise EngineError("The request holds text that is not valid Unicode.", status=400) from None
             self._requests[choice.rid] = (state, state.next_index())
@@ -298,7 +302,8 @@ class TokenizerManager:
 
     def _abort(self, rid: str) -> None:
         if self._send is not None:
-            self._send(AbortReq(rid=rid))
+            with contextlib.suppress(PipeBlocked):  # an engine that reads nothing is about to be replaced
+                self._send(AbortReq(rid=rid))
 
     async def _ask(self, requests: Sequence[Any], seconds: float | None) -> list[Any]:
         """Send control messages and wait for their replies, in order."""

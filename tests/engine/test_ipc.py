@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import stat
+
+import msgspec
+import pytest
+import zmq
+
+from engine import ipc
+from engine.ipc import Inbox, Outbox, PipeBlocked, make_run_dir, remove_run_dir, scheduler_input_decoder
+from engine.messages import AbortReq, FlushCacheReq, StatsReq
+
+
+@pytest.fixture
+def context():
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def inbox(context, tmp_path):
+    with Inbox(context, str(tmp_path / "in.sock"), scheduler_input_decoder()) as inbox:
+        yield inbox
+
+
+def gather(inbox: Inbox, count: int) -> list:
+    messages = []
+    for _ in range(100):
+        messages += inbox.receive(timeout=0.05)
+        if len(messages) >= count:
+            break
+    return messages
+
+
+def test_messages_arrive_in_order_and_typed(context, inbox, tmp_path):
+    sent = [AbortReq(rid="a"), StatsReq(rid="b"), FlushCacheReq(rid="c"), AbortReq(rid="d", stop_matched="x")]
+    with Outbox(context, str(tmp_path / "in.sock")) as outbox:
+        for message in sent:
+            outbox.send(message)
+        assert gather(inbox, 4) == sent
+    assert inbox.dropped == 0
+
+
+def test_an_empty_inbox_waits_no_longer_than_asked(inbox):
+    assert inbox.receive() == []
+    assert inbox.receive(timeout=0.01) == []
+
+
+def test_sockets_are_the_owners_and_go_with_the_inbox(context, tmp_path):
+    path = tmp_path / "x.sock"
+    inbox = Inbox(context, str(path), scheduler_input_decoder())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    inbox.close()
+    assert not path.exists()
+
+
+def test_what_is_no_message_is_dropped_and_counted(context, inbox, tmp_path):
+    good = msgspec.msgpack.encode(AbortReq(rid="good"))
+    bad = [
+        b"",
+        b"\x80\x04\x95",
+        good[:-1],
+        good + b"x",
+        b"\x91" * 100_000,
+        b"\xc1",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x00" * 9,
+    ]
+    with context.socket(zmq.PUSH) as socket:
+        socket.connect(f"ipc://{tmp_path}/in.sock")
+        for frame in bad:
+            socket.send(frame)
+            socket.send(good)
+        socket.send_multipart([good, good])
+        socket.send(good)
+        messages = gather(inbox, len(bad) + 1)
+    assert messages == [AbortReq(rid="good")] * (len(bad) + 1)
+    assert inbox.dropped == len(bad) + 1
+
+
+def test_random_frames_never_raise(context, inbox, tmp_path):
+    rng = random.Random(8)
+    valid = msgspec.msgpack.encode(AbortReq(rid="abc", stop_matched="x"))
+    with context.socket(zmq.PUSH) as socket:
+        socket.connect(f"ipc://{tmp_path}/in.sock")
+        for _ in range(3000):
+            frame = bytearray(valid)
+            for _ in range(rng.randint(0, 5)):
+                frame[rng.randrange(len(frame))] = rng.randrange(256)
+            socket.send(bytes(frame))
+        seen = 0
+        while seen + inbox.dropped < 3000:
+            seen += len(inbox.receive(timeout=1))
+    assert seen > 100
+    assert inbox.dropped > 100
+
+
+def test_a_reader_that_is_away_blocks_the_sender_only_so_long(context, tmp_path, monkeypatch):
+    monkeypatch.setattr(ipc, "HIGH_WATER_MARK", 3)
+    with Outbox(context, str(tmp_path / "nobody.sock"), send_timeout=0.05) as outbox:
+        for _ in range(3):
+            outbox.send(StatsReq(rid="x"))
+        with pytest.raises(PipeBlocked):
+            outbox.send(StatsReq(rid="x"))
+
+
+async def test_the_descriptor_wakes_an_event_loop(context, inbox, tmp_path):
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(inbox.fd, woken.set)
+    inbox.receive()
+    with Outbox(context, str(tmp_path / "in.sock")) as outbox:
+        for index in range(20):
+            woken.clear()
+            outbox.send(StatsReq(rid=str(index)))
+            received = []
+            async with asyncio.timeout(2):
+                while not received:
+                    await woken.wait()
+                    woken.clear()
+                    received = inbox.receive()
+            assert received == [StatsReq(rid=str(index))]
+    loop.remove_reader(inbox.fd)
+
+
+def test_the_run_dir_is_private_new_and_removed_whole(tmp_path):
+    first, second = make_run_dir(str(tmp_path)), make_run_dir(str(tmp_path))
+    assert first != second
+    assert stat.S_IMODE(first.stat().st_mode) == 0o700
+    (first / "left.sock").touch()
+    remove_run_dir(first)
+    remove_run_dir(first)
+    assert not first.exists()
+
+
+def test_a_missing_parent_is_made_private(tmp_path):
+    parent = tmp_path / "new"
+    made = make_run_dir(str(parent))
+    assert stat.S_IMODE(parent.stat().st_mode) == 0o700
+    assert made.parent == parent
+
+
+def test_the_default_run_dir_is_under_the_runtime_directory(tmp_path, monkeypatch):
+    runtime = tmp_path / "run"
+    runtime.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    assert make_run_dir().parent == runtime
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
+    monkeypatch.setattr(os, "getuid", lambda: 10**9)
+    monkeypatch.setattr(ipc.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert make_run_dir().parent == tmp_path
+
+
+def test_a_directory_too_long_for_a_socket_is_refused_and_not_left_behind(tmp_path):
+    parent = tmp_path / ("x" * 80)
+    with pytest.raises(OSError, match="too long"):
+        make_run_dir(str(parent))
+    assert list(parent.iterdir()) == []
