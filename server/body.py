@@ -97,7 +97,7 @@ async def _receive(receive: Receive, deadline: float, stall: float) -> Message:
     except TimeoutError:
         if left > stall:
             raise IncompleteBody("The request body is incomplete: it stopped arriving.") from None
-        raise RequestTimeout(f"The request body did not arrive in time.") from None
+        raise RequestTimeout("The request body did not arrive in time.") from None
 
 
 async def _refuse_declared(scope: Scope, receive: Receive, declared: int, max_bytes: int) -> None:

@@ -254,29 +254,29 @@ class ScriptedEngine:
 
 def _limited(reply: Reply, request: GenerateReqInput, room: int) -> tuple[list[str], FinishReason]:
     """The reply's deltas up to a stop string or max_tokens, and why it ends."""
-    end = reply.finish or FinishReason(type="stop")
+    deltas = reply.deltas()
     limit = min(request.sampling.max_tokens or room, room)
     kept: list[str] = []
-    text = ""
-    for delta in reply.deltas():
-        start = text.find(request.stop_after) + len(request.stop_after) if request.stop_after in text + delta else None
-        whole = text + delta
-        hits = (
-            []
-            if start is None
-            else [(at, stop) for stop in request.sampling.stop if (at := whole.find(stop, max(start, 0))) >= 0]
-        )
-        used = len(text.encode("utf-8", "replace"))
-        if hits:
-            at, stop = min(hits)
-            kept.append(whole[len(text) : at])
-            return kept, FinishReason(type="stop", matched=stop)
+    used = 0
+    for number, delta in enumerate(deltas):
+        if request.sampling.stop and (found := _stop("".join(kept), delta, request)) is not None:
+            kept.append(found[0])
+            return kept, FinishReason(type="stop", matched=found[1])
         encoded = delta.encode("utf-8", "replace")
-        if used + len(encoded) > limit or (
-            used + len(encoded) == limit and reply.finish is None and whole != "".join(reply.deltas())
-        ):
+        if used + len(encoded) > limit or (used + len(encoded) == limit and number + 1 < len(deltas)):
             kept.append(encoded[: limit - used].decode("utf-8", "ignore"))
             return kept, FinishReason(type="length")
         kept.append(delta)
-        text = whole
-    return kept, end
+        used += len(encoded)
+    return kept, reply.finish or FinishReason(type="stop")
+
+
+def _stop(text: str, delta: str, request: GenerateReqInput) -> tuple[str, str] | None:
+    """The part of ``delta`` before the first stop string that it completes, and that string."""
+    whole = text + delta
+    start = whole.find(request.stop_after)
+    if start < 0:
+        return None
+    start += len(request.stop_after)
+    hits = [(at, stop) for stop in request.sampling.stop if (at := whole.find(stop, start)) >= 0]
+    return (whole[len(text) : min(hits)[0]], min(hits)[1]) if hits else None

@@ -168,7 +168,9 @@ async def test_parallel_tool_calls_false_ends_after_the_first(make_gateway: Call
 
 async def test_legacy_functions(make_gateway: Callable[..., Any]) -> None:
     async with make_gateway(Reply(TWO, chunk=3)) as gateway:
-        answer = (await gateway.chat(USER, functions=[WEATHER["function"], ADD["function"]], function_call="auto")).json()
+        answer = (
+            await gateway.chat(USER, functions=[WEATHER["function"], ADD["function"]], function_call="auto")
+        ).json()
         streamed = rebuild(await gateway.stream(USER, functions=[WEATHER["function"], ADD["function"]]))
     (choice,) = answer["choices"]
     assert choice["finish_reason"] == streamed["finish_reason"] == "function_call"
@@ -180,7 +182,11 @@ async def test_legacy_functions(make_gateway: Callable[..., Any]) -> None:
 async def test_legacy_function_history_reaches_the_prompt(gateway: Gateway) -> None:
     response = await gateway.chat(
         USER,
-        {"role": "assistant", "content": None, "function_call": {"name": "get_weather", "arguments": '{"city":"Rome"}'}},
+        {
+            "role": "assistant",
+            "content": None,
+            "function_call": {"name": "get_weather", "arguments": '{"city":"Rome"}'},
+        },
         {"role": "function", "name": "get_weather", "content": "18 C"},
         functions=[WEATHER["function"]],
     )
@@ -242,7 +248,9 @@ async def test_thinking_switch_sets_the_parsers_start_state(make_gateway: Callab
 
 
 async def test_stop_strings_do_not_cut_open_reasoning(make_gateway: Callable[..., Any]) -> None:
-    template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}<|im_start|>assistant\n<think>\n{# </think> #}"
+    template = (
+        "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}<|im_start|>assistant\n<think>\n{# </think> #}"
+    )
     engine = ScriptedEngine("Question: restated\n</think>\nAnswer 42 Question: more")
     engine.tokenizer.chat_template = template
     async with make_gateway(engine) as gateway:
@@ -444,3 +452,14 @@ async def test_a_client_that_leaves_aborts_the_generation(make_gateway: Callable
     assert engine.running == 0
     assert engine.aborted == 1
     assert bool(sent) == stream
+
+
+async def test_a_malformed_pattern_is_named(gateway: Gateway) -> None:
+    schema = {"type": "object", "properties": {"s": {"type": "string", "pattern": "^+[a-z]$"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    response = await gateway.chat(USER, tools=tools, tool_choice="required")
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == "tools[0].function.parameters"
+    assert error["code"] == "invalid_function_parameters"
+    assert "^+[a-z]$" in error["message"]

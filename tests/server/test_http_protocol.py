@@ -1,0 +1,196 @@
+"""A real uvicorn with our protocol: heads, bodies and readers that are slow, huge or odd."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from server.app import build_app
+from server.args import ServerArgs
+from server.constrainer import Constrainer
+from tests.fakes import Reply, ScriptedEngine
+from tests.live import live
+from tests.server.conftest import FakeChecker
+
+TIMES = {"header_timeout": 0.6, "body_timeout": 1.2, "body_stall_timeout": 0.5, "write_timeout": 0.6}
+
+
+@contextmanager
+def serving(engine: ScriptedEngine, **args: Any) -> Iterator[Callable[[], socket.socket]]:
+    """A function that opens a connection to a running gateway."""
+    settings = ServerArgs(**{**TIMES, **args})
+    app = build_app(engine, settings, constrainer=Constrainer(FakeChecker()))  # type: ignore[arg-type]
+    with live(app, settings) as url:
+        port = urlsplit(url).port
+
+        def connect() -> socket.socket:
+            sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+            sock.settimeout(10)
+            return sock
+
+        yield connect
+
+
+def read_all(sock: socket.socket) -> bytes:
+    data = b""
+    try:
+        while piece := sock.recv(65536):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def ask(connect: Callable[[], socket.socket], payload: bytes) -> tuple[int, Any]:
+    with connect() as sock:
+        sock.sendall(payload)
+        head, _, body = read_all(sock).partition(b"\r\n\r\n")
+    assert b"application/json" in head, head
+    return int(head.split()[1]), json.loads(body)
+
+
+HEAD = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.fixture(scope="module")
+def connect() -> Iterator[Callable[[], socket.socket]]:
+    with serving(ScriptedEngine("Hello!")) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("payload", "status"),
+    [
+        (b"\xde\xad\xbe\xef\r\n\r\n", 400),
+        (b"GET /\r\n", 400),
+        (b"G\0T / HTTP/1.1\r\n\r\n", 400),
+        (HEAD + b"X-A: a\0b\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+        (HEAD + b"Host: y\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/1.1\r\nHost: a/?x=\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
+        (HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n", 431),
+        (HEAD + b"X-A: b\r\n" * 101 + b"\r\n", 431),
+        (HEAD + b"X-A: " + b"a" * 200_000, 431),
+        (POST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!", 400),
+        (POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (POST + b"Content-Length: 1000000000000\r\n\r\n{", 413),
+        (POST + b"Expect: 100-continue\r\nContent-Length: 9000000000\r\n\r\n", 413),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\n", 400),
+        (POST + b'Content-Length: 500\r\n\r\n{"model":', 400),
+        (HEAD + b"Upgrade: websocket\r\nConnection: close, Upgrade\r\nSec-WebSocket-Version: 13\r\n\r\n", 200),
+    ],
+)
+def test_odd_requests(connect: Callable[[], socket.socket], payload: bytes, status: int) -> None:
+    found, body = ask(connect, payload)
+    assert found == status
+    if status >= 400:
+        assert body["error"].keys() == {"message", "type", "param", "code"}
+
+
+def test_slow_headers_are_ended(connect: Callable[[], socket.socket]) -> None:
+    with connect() as sock:
+        start = time.monotonic()
+        sock.sendall(HEAD)
+        data = read_all(sock)
+    assert b" 408 " in data
+    assert b'"request_timeout"' in data
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("first", [b"", b"\r\n", b"\r\n\r\n"])
+def test_a_silent_connection_is_closed(connect: Callable[[], socket.socket], first: bytes) -> None:
+    with connect() as sock:
+        sock.sendall(first)
+        assert b" 200 " not in read_all(sock)
+
+
+def test_a_second_request_on_the_same_connection_has_its_own_header_timeout(
+    connect: Callable[[], socket.socket],
+) -> None:
+    with connect() as sock:
+        for _ in range(3):
+            sock.sendall(HEAD + b"\r\n")
+            assert b" 200 " in sock.recv(65536)
+            time.sleep(0.3)
+        sock.sendall(HEAD)
+        assert b" 408 " in read_all(sock)
+
+
+def test_a_trickling_body_is_ended(connect: Callable[[], socket.socket]) -> None:
+    with connect() as sock:
+        sock.sendall(POST + b"Content-Length: 1000\r\n\r\n")
+        data = b""
+        sock.settimeout(0.1)
+        deadline = time.monotonic() + 8
+        while not data and time.monotonic() < deadline:
+            sock.sendall(b" ")
+            try:
+                data = sock.recv(65536)
+            except TimeoutError:
+                continue
+    assert b" 408 " in data
+
+
+def test_expect_100_continue(connect: Callable[[], socket.socket]) -> None:
+    body = b'{"messages":[{"role":"user","content":"hi"}]}'
+    with connect() as sock:
+        sock.sendall(POST + b"Expect: 100-continue\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+        assert sock.recv(100).startswith(b"HTTP/1.1 100")
+        sock.sendall(body)
+        assert b" 200 " in read_all(sock)
+
+
+def stream_request() -> bytes:
+    body = b'{"messages":[{"role":"user","content":"hi"}],"stream":true}'
+    return POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 8) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_reader_that_stalls_is_dropped_and_its_generation_aborted() -> None:
+    engine = ScriptedEngine(Reply("x" * 8_000_000, chunk=1000), model_info=_huge())
+    with serving(engine) as connect, connect() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.sendall(stream_request())
+        assert wait_for(lambda: engine.running == 1)
+        assert wait_for(lambda: engine.aborted == 1)
+        assert engine.running == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_connection_that_closes_aborts_the_generation(stream: bool) -> None:
+    engine = ScriptedEngine(Reply("Hello world", chunk=1, hang_after=2))
+    with serving(engine) as connect:
+        sock = connect()
+        request = stream_request()
+        if not stream:
+            request = request.replace(b'"stream":true', b'"stream":null')
+        sock.sendall(request)
+        assert wait_for(lambda: engine.running == 1)
+        sock.close()
+        assert wait_for(lambda: engine.aborted == 1)
+        assert engine.running == 0
+
+
+def _huge() -> Any:
+    import msgspec
+
+    from tests.fakes import MODEL_INFO
+
+    return msgspec.structs.replace(MODEL_INFO, context_length=100_000_000)
