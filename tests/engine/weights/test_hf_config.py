@@ -15,7 +15,7 @@ def test_llama():
     config = parse()
     assert (config.architecture, config.head_dim, config.num_kv_heads) == ("llama", 8, 2)
     assert (config.q_size, config.kv_size) == (32, 16)
-    assert not (config.qkv_bias or config.o_bias or config.qk_norm)
+    assert (config.qkv_bias, config.o_bias, config.qk_norm) == (False, False, False)
     assert config.tie_word_embeddings
 
 

@@ -1,0 +1,32 @@
+"""One tensor-parallel rank as a process: ``python -m tests.engine.tp_rank MODEL RANK SIZE INIT_METHOD TOKENS``.
+Prints the sha256 of its logits and saves those of rank 0 beside the init file."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.distributed import close_tensor_parallel, init_tensor_parallel
+from engine.executor.torch_executor import TorchExecutor
+from engine.weights.checkpoint import open_checkpoint
+from tests.engine.executor.driver import run_whole
+
+
+def main() -> None:
+    path, rank, size, init_file, tokens = sys.argv[1:]
+    tp = init_tensor_parallel(int(rank), int(size), f"file://{init_file}")
+    config = EngineConfig(model=path, device="cpu", dtype="float32", threads=1, kv_pages=32)
+    executor = TorchExecutor(config, open_checkpoint(path), tp=tp)
+    logits = run_whole(executor, [int(token) for token in tokens.split(",")]).numpy()
+    if tp.rank == 0:
+        np.save(Path(init_file).with_suffix(".npy"), logits, allow_pickle=False)
+    print(hashlib.sha256(logits.tobytes()).hexdigest(), flush=True)
+    close_tensor_parallel(tp)
+
+
+if __name__ == "__main__":
+    main()
