@@ -161,7 +161,8 @@ class StatusPipe:
 
 def setup_logging(name: str, level: str) -> None:
     """Log lines of a child on stderr, under its name."""
-    logging.basicConfig(level=level.upper(), format=f"%(asctime)s %(levelname)s [{name}] %(message)s", force=True)
+    number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    logging.basicConfig(level=number, format=f"%(asctime)s %(levelname)s [{name}] %(message)s", force=True)
 
 
 def one_line(error: BaseException) -> str:

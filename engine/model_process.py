@@ -97,11 +97,18 @@ def build_loop(spec: ModelProcessSpec, status: StatusPipe) -> tuple[ModelLoop, M
     info = runner.info
     eos_ids = [token_id for token_id in info.eos_token_ids if token_id < info.vocab_size]
     grammar = LazyGrammar(tokenizer, info.vocab_size, eos_ids)
-    threading.Thread(target=grammar.warm_up, name="grammar-warm-up", daemon=True).start()
+    threading.Thread(target=_warm_up, args=(grammar,), name="grammar-warm-up", daemon=True).start()
     scheduler = Scheduler(scheduler_config(spec.config, info), runner.executor, eos_ids, grammar)
     context = zmq.Context(io_threads=1)
     inbox = Inbox(context, spec.inbox, scheduler_input_decoder())
     return ModelLoop(scheduler, inbox, Outbox(context, spec.outbox), status), info
+
+
+def _warm_up(grammar: LazyGrammar) -> None:
+    try:
+        grammar.warm_up()
+    except Exception as error:  # each request with a grammar will be told
+        logger.warning("constrained decoding is not available: %s", one_line(error))
 
 
 def main() -> None:

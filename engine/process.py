@@ -21,6 +21,8 @@ from engine.child import Beat, ChildStatus, FrameReader, Started, StartFailed, f
 logger = logging.getLogger(__name__)
 
 _SECRET_SUFFIXES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+KILL_TIMEOUT = 10.0
+"""A process that waits for a broken disk or driver may outlive SIGKILL for a while."""
 _STOPPED_STATES = "TtZX"
 
 
@@ -85,7 +87,9 @@ class Child:
     async def end(self) -> None:
         """Kill it and wait until it is gone."""
         self.kill()
-        await asyncio.shield(self.exited)
+        done, _ = await asyncio.wait([self.exited], timeout=KILL_TIMEOUT)
+        if not done:
+            logger.error("the %s process (%d) does not die; leaving it behind", self.name, self.pid)
 
     def describe_exit(self) -> str:
         """Why it is gone, in words."""

@@ -29,6 +29,8 @@ class Runner:
 
 def build_runner(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runner:
     """Load the model. Raises whatever its loader raises: the caller turns it into one line."""
+    if spec.config.tp_size > 1 or spec.config.nnodes > 1:
+        raise ValueError("this engine runs one rank on one machine: --tp and --nnodes must be 1.")
     if spec.model_kind == "hash-lm":
         return _hash_lm(spec, eos_token_ids)
     checkpoint = open_checkpoint(spec.model_path)

@@ -41,7 +41,8 @@ class SupervisorLimits:
     """Seconds, unless the name says otherwise.
 
     suspect: without beat and CPU use, the engine counts as not ready. frozen: then it is replaced. stuck: so
-    long may one step compute without a beat. max_crashes within crash_window end the server.
+    long may one step compute without a beat. max_crashes within crash_window, or that many failed starts in a
+    row, end the server.
     """
 
     start: float = 900.0
@@ -142,10 +143,10 @@ class Supervisor:
             except EngineStartError as error:
                 reason = str(error)
             await self._clear_away(reason, lost)
-            if self._give_up(reason):
-                return
-            await asyncio.sleep(min(self._limits.max_backoff, 0.25 * 2**attempt) if attempt else 0.0)
             attempt += 1
+            if self._give_up(reason, attempt):
+                return
+            await asyncio.sleep(min(self._limits.max_backoff, 0.25 * 2**attempt) if attempt > 1 else 0.0)
 
     async def _clear_away(self, reason: str, lost: Child | None) -> None:
         """End what is inside, then the processes that must be replaced: the text process alone, or both."""
@@ -159,18 +160,19 @@ class Supervisor:
             self._manager.detach("restarting", ENGINE_STOPPED)
             await self._end_children()
 
-    def _give_up(self, reason: str) -> bool:
+    def _give_up(self, reason: str, attempt: int) -> bool:
+        """Too many failures in a short time, or that many starts in a row that all failed."""
         if self._manager.state == "draining":
             return True
         now = time.monotonic()
         self._crashes.append(now)
         while now - self._crashes[0] > self._limits.crash_window:
             self._crashes.popleft()
-        if len(self._crashes) < self._limits.max_crashes:
+        count = max(len(self._crashes), attempt)
+        if count < self._limits.max_crashes:
             return False
         self._manager.detach("dead")
-        count = len(self._crashes)
-        self.failed.set_result(f"giving up after {count} engine failures within a minute; the last: {reason}.")
+        self.failed.set_result(f"giving up after {count} engine failures in a row; the last: {reason}.")
         return True
 
     async def _until_trouble(self) -> tuple[str, Child]:

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from engine.client import EngineUnavailable
-from engine.launch import SupervisorLimits, launch
+from engine.launch import Engine, SupervisorLimits, launch, make_plan
 from engine.messages import AbortReq, BatchTokenIDOut, StatsReq, TokenIDRow
 from tests.e2e.engines import QUICK, alive, collect, golden, hash_lm, request, run_dirs, scaled, text_of, until
 
@@ -136,6 +136,30 @@ async def test_too_many_crashes_end_the_engine_with_one_line(run_dir):
         with pytest.raises(EngineUnavailable):
             await collect(engine, request("no"))
         assert engine.pids == {}
+
+
+async def test_starts_that_all_fail_end_the_engine_too(run_dir):
+    """Each failure long after the one before: the window alone would never give up."""
+    fails = ("sh", "-c", "exit 3")
+    limits = SupervisorLimits(max_crashes=3, crash_window=0.001, max_backoff=0.1)
+    good = make_plan(hash_lm(run_dir=str(run_dir)))
+    commands = iter([good.model_command])
+
+    class Plan:
+        """The first start works, all later ones end at once."""
+
+        def __getattr__(self, name):
+            return next(commands, fails) if name == "model_command" else getattr(good, name)
+
+    engine = Engine(good.config, limits=limits, plan=lambda _: Plan())
+    await engine.start()
+    try:
+        os.kill(engine.pids["model"], signal.SIGKILL)
+        line = await asyncio.wait_for(engine.failure(), 10)
+        assert "giving up after 3 engine failures" in line
+        assert "ended with status 3" in line
+    finally:
+        await engine.stop()
 
 
 # ---------------------------------------------------------------- whole servers, with their signals
