@@ -444,9 +444,8 @@ async def test_a_client_that_leaves_aborts_the_generation(make_gateway: Callable
             "server": ("localhost", 80), "root_path": "",
         }  # fmt: skip
         task = asyncio.create_task(gateway.app(scope, receive, send))
-        while not engine.running:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
+        assert engine.running == 1
         left.set()
         await asyncio.wait_for(task, 2)
     assert engine.running == 0

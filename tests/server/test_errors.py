@@ -88,11 +88,14 @@ def test_catalogue(
 
 
 def test_in_a_stream(client: openai.OpenAI) -> None:
-    seen = ""
+    seen: list[str] = []
+
+    def read() -> None:
+        seen.extend(chunk.choices[0].delta.content or "" for chunk in ask(client, "dies", stream=True))
+
     with pytest.raises(openai.APIError, match="The engine process died") as info:
-        for chunk in ask(client, "dies", stream=True):
-            seen += chunk.choices[0].delta.content or ""
-    assert seen == "Hell"
+        read()
+    assert "".join(seen) == "Hell"
     assert info.value.code == "service_unavailable"
 
 
