@@ -75,7 +75,8 @@ struct BlockOps {
     void (*merge)(float* a, const float* b, int rows, int padded_dim, float score_scale);
     // out row of token t, head h = values / sum.
     void (*finish)(const HeadGeometry& geometry, const float* state, int num_tokens, float* out, size_t out_stride, int kv_head);
-    // Index of the largest value (lowest index first); mask null or one bit per entry (1 = allowed). -1 where none.
+    // Index of the largest allowed value above -inf, lowest index of equals; -1 where none. A NaN wins wherever it stands,
+    // so that it cannot hide. mask: null, or one bit per entry (1 = allowed).
     int (*argmax)(const float* x, const uint32_t* mask, int n);
 };
 

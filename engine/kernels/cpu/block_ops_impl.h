@@ -441,10 +441,11 @@ int argmax(const float* x, const uint32_t* mask, int n) {
     const i16v lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const i16v bit = i16v{} + 1;
     f16v best = splat(none);
-    i16v where = i16v{} - 1;
+    i16v where = i16v{} - 1, unordered = i16v{};
     int i = 0;
     for (; i + LANES <= n; i += LANES) {
         f16v v = load<f16v>(x + i);
+        unordered |= v != v;
         if (mask) {
             const int bits = int((mask[i / 32] >> (i % 32)) & 0xffffu);
             if (bits == 0) continue;
@@ -457,7 +458,12 @@ int argmax(const float* x, const uint32_t* mask, int n) {
     float value = none;
     int index = -1;
     float values[LANES];
-    int32_t indices[LANES];
+    int32_t indices[LANES], odd[LANES];
+    store(odd, unordered);
+    for (int k = 0; k < LANES; ++k)
+        if (odd[k])
+            for (int j = 0; j < n; ++j)
+                if (x[j] != x[j]) return j;
     store(values, best);
     store(indices, where);
     for (int k = 0; k < LANES; ++k) {
@@ -468,6 +474,7 @@ int argmax(const float* x, const uint32_t* mask, int n) {
         }
     }
     for (; i < n; ++i) {
+        if (x[i] != x[i]) return i;
         if (mask && !((mask[i / 32] >> (i % 32)) & 1u)) continue;
         if (x[i] > value) {
             value = x[i];

@@ -199,7 +199,6 @@ void run_task(Walk& w, int layer, const AttentionTask& task, AttentionScratch* s
     const size_t q_stride = size_t(c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
     if (m.fused && task.block_begin == 0) rotate_and_write(w, layer, task.first_token, task.kv_head);
     const KvView view{&m.layout, m.pool, b.page_table + size_t(task.row) * b.pages_per_row, layer};
-    const int group = c.num_heads / c.num_kv_heads;
     const auto attend = [&](int begin, int end, float* state) {
         m.ops->attend(m.geometry, view, scratch, task.kv_head, heads_of(m, task.first_token, task.kv_head).q, q_stride,
                       task.num_tokens, b.positions[task.first_token], begin, end, state);
@@ -322,7 +321,8 @@ void best_tokens(Walk& w) {
         int32_t index = -1;
         float value = 0.0f;
         for (int t = 0; t < w.nthreads; ++t) {
-            if (parts[t].index >= 0 && (index < 0 || parts[t].value > value)) {
+            if (parts[t].index < 0 || value != value) continue;
+            if (index < 0 || parts[t].value > value || parts[t].value != parts[t].value) {
                 index = parts[t].index;
                 value = parts[t].value;
             }

@@ -46,7 +46,7 @@ typedef struct cg_output {
   float *logits;        /* [num_logits][vocab], owned by the model, valid until the next forward */
   const int32_t *mask;  /* in: [num_logits][ceil(vocab / 32)] allowed tokens, or NULL */
   const uint8_t *masked; /* in: [num_logits] 1 where the mask row holds, or NULL for all */
-  int32_t *argmax;      /* out: [num_logits] best allowed token, or NULL; -1 where no logit is comparable */
+  int32_t *argmax;      /* out: [num_logits] best allowed token, or NULL; -1 where none is above -inf; a NaN wins */
   float *hidden;        /* out: [tokens][hidden] after the final norm, or NULL */
 } cg_output;
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_void_p
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -52,10 +53,31 @@ class _Output(Structure):
     )
 
 
+def open_library(path: str | Path) -> ctypes.CDLL:
+    """A handle of its own on the kernel library, with the functions that the decoder uses declared."""
+    lib = ctypes.CDLL(str(path))
+    declare(lib)
+    return lib
+
+
 def declare(lib: ctypes.CDLL) -> None:
-    """Argument and result types of every function of model.h."""
+    """Argument and result types of model.h, and of what this package's decoder uses of callgate_cpu.h."""
     pointer, integer = c_void_p, c_int
     table: dict[str, tuple[Any, list[Any]]] = {
+        "cg_abi_version": (integer, []),
+        "cg_isa_best": (integer, []),
+        "cg_ctx_create": (pointer, [integer, integer]),
+        "cg_ctx_destroy": (None, [pointer]),
+        "cg_ctx_threads": (integer, [pointer]),
+        "cg_ctx_isa": (integer, [pointer]),
+        "cg_linear_create_stack": (pointer, [integer, pointer, pointer, integer, pointer, pointer]),
+        "cg_linear_create_gate_up": (pointer, [integer, integer, integer, integer, pointer, pointer]),
+        "cg_linear_destroy": (None, [pointer]),
+        "cg_linear_blob": (pointer, [pointer, pointer]),
+        "cg_linear_from_blob": (pointer, [pointer, c_size_t]),
+        "cg_linear_bytes": (c_size_t, [pointer]),
+        "cg_row_bytes": (c_size_t, [integer, integer]),
+        "cg_quantize_weights": (integer, [integer, integer, pointer, integer, integer, pointer]),
         "cg_model_create": (pointer, [pointer, pointer, pointer]),
         "cg_model_destroy": (None, [pointer]),
         "cg_model_set_layer": (integer, [pointer, integer, pointer, pointer, pointer, pointer, pointer]),
@@ -94,11 +116,10 @@ def _check(code: int, what: str) -> None:
 class NativeModel:
     """One decoder: borrowed linears, own KV memory, one C call per step. Not thread-safe.
 
-    ``context`` is a cg_ctx, ``linears`` and raw embeddings must outlive the model; ``keep`` holds whatever owns them.
+    ``lib`` comes from ``open_library``, ``context`` is a cg_ctx; ``linears`` and raw embeddings must outlive the model; ``keep`` holds whatever owns them.
     """
 
     def __init__(self, lib: ctypes.CDLL, context: int, config: CModelConfig, inv_freq: FloatArray) -> None:
-        declare(lib)
         self._lib = lib
         self.config = config
         self.keep: list[object] = []
@@ -152,7 +173,8 @@ class NativeModel:
     ) -> FloatArray:
         """One step; returns logits [L, vocab] float32, a view that the next step overwrites.
 
-        argmax: [L] int32, filled with each row's best allowed token (lowest id of equals; -1 where nothing compares).
+        argmax: [L] int32, filled with each row's best allowed token (lowest id of equals; -1 where none is above -inf;
+        a NaN wins wherever it stands).
         mask: [L, ceil(vocab / 32)] int32 allowed tokens for argmax; masked: [L] uint8, 1 where the mask row counts.
         hidden: [T, hidden] float32, filled with the states after the final norm.
         Raises NativeModelError for ids, positions or pages out of range, with nothing written.

@@ -1,0 +1,193 @@
+"""The native runner: the whole decoder step in one C call, sampling in numpy, no torch in the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from engine.config import EngineConfig
+from engine.executor.executor import RowOutput, StepOutput
+from engine.executor.forward_batch import ForwardBatch, build_forward_batch
+from engine.executor.kv_budget import kv_pages
+from engine.executor.native_weights import LinearPacker, PackedLinears, load_linears, pack_path
+from engine.kernels.cpu.build import BuildUnavailable, build
+from engine.kernels.cpu.model import CModelConfig, NativeModel, NativeModelError, open_library
+from engine.sampling.sampler import Sampler
+from engine.weights.checkpoint import Checkpoint
+from engine.weights.config import ModelConfig
+from engine.weights.rope import rope_frequencies
+
+if TYPE_CHECKING:
+    from engine.scheduler.batch import ScheduleBatch
+
+FloatArray = npt.NDArray[np.float32]
+
+_GROUP: Final = 32
+_MAX_HEAD_DIM: Final = 512
+_MAX_SLOTS: Final = (1 << 31) - 1
+
+
+def refuses(config: EngineConfig, model: ModelConfig) -> str | None:
+    """Why the native runner cannot serve this model as ``config`` asks, in one line; None where it can.
+
+    Compiles the kernels where that has not been done yet.
+    """
+    if config.device == "cuda":
+        return "the native runner computes on CPUs only"
+    if config.tp_size > 1:
+        return "the native runner has no tensor parallelism"
+    if config.dtype == "float16":
+        return "the native runner has no float16"
+    widths = {"hidden_size": model.hidden_size, "intermediate_size": model.intermediate_size, "query width": model.q_size}
+    for name, width in widths.items():
+        if width % _GROUP:
+            return f"{name} {width} is no multiple of {_GROUP}"
+    if model.head_dim > _MAX_HEAD_DIM:
+        return f"head_dim {model.head_dim} is beyond {_MAX_HEAD_DIM}"
+    try:
+        build()
+    except BuildUnavailable as error:
+        return str(error)
+    return None
+
+
+class NativeExecutor:
+    """An Executor over the native kernels. Logits of a token have the same bits however its prompt was cut, batched,
+    cached or preempted.
+
+    model_path: where the checkpoint was opened; its packed copy is cached beside it, or under ``cache_home()`` where
+    that cannot be written; None packs into memory. Raises NativeModelError, KVMemoryError or WeightsError, one line
+    each, where the model cannot be run as ``config`` asks.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        checkpoint: Checkpoint,
+        *,
+        model_path: Path | None = None,
+        cache_home: Callable[[], Path] | None = None,
+    ) -> None:
+        self.model_config = model = checkpoint.config
+        self.kv_dtype = "bfloat16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+        self._page_size = config.page_size
+        self._lib = open_library(build())
+        self._context: int = self._lib.cg_ctx_create(config.threads, -1)
+        if not self._context:
+            raise NativeModelError("the native thread pool cannot be started")
+        packer = LinearPacker(self._lib, checkpoint, config.quantization)
+        cache = pack_path(model_path, config.quantization, cache_home or (lambda: Path.home())) if model_path else None
+        self._linears = load_linears(self._lib, packer, cache, threads=self.threads)
+        inv_freq, rope_scale = rope_frequencies(model)
+        self.model = NativeModel(self._lib, self._context, c_config(model, rope_scale), inv_freq)
+        _fill(self.model, checkpoint, packer, self._linears)
+        checkpoint.release_pages()
+        self._num_pages = self._fitting_pages(config)
+        self.model.set_kv(self._num_pages, config.page_size, self.kv_dtype)
+        self._sampler = Sampler(model.vocab_size)
+
+    def _fitting_pages(self, config: EngineConfig) -> int:
+        memory = psutil.virtual_memory()
+        pages = kv_pages(
+            config,
+            page_bytes=self.model.page_bytes(config.page_size, self.kv_dtype),
+            free_bytes=memory.available,
+            total_bytes=memory.total,
+            on_cpu=True,
+        )
+        return min(pages, _MAX_SLOTS // config.page_size)
+
+    @property
+    def num_pages(self) -> int:
+        return self._num_pages
+
+    @property
+    def page_size(self) -> int:
+        return self._page_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model_config.vocab_size
+
+    @property
+    def threads(self) -> int:
+        return int(self._lib.cg_ctx_threads(self._context))
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return self._num_pages * self._page_size
+
+    def execute(self, batch: ScheduleBatch) -> StepOutput:
+        forward_batch = build_forward_batch(batch)
+        hidden = None
+        if any(row.req.embeds for row in batch.rows):
+            hidden = np.empty((len(forward_batch.input_ids), self.model_config.hidden_size), np.float32)
+        best = np.empty(len(forward_batch.logits_index), np.int32)
+        logits = self.model.forward(forward_batch, argmax=best, hidden=hidden)
+        rows = self._sampler.sample(logits, batch, best)
+        if hidden is None:
+            return StepOutput(rows)
+        return StepOutput(_with_embeddings(rows, batch, forward_batch, hidden))
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.model.copy_page(source, target)
+
+    def close(self) -> None:
+        """Free KV memory, weights and threads. The executor cannot be used afterwards."""
+        if self._context:
+            self.model.close()
+            self._linears.close()
+            self._lib.cg_ctx_destroy(self._context)
+            self._context = 0
+
+
+def c_config(model: ModelConfig, rope_scale: float) -> CModelConfig:
+    return CModelConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        rotary_dim=model.head_dim,
+        intermediate_size=model.intermediate_size,
+        vocab_size=model.vocab_size,
+        rms_eps=model.rms_norm_eps,
+        score_scale=model.head_dim**-0.5,
+        rope_attention=rope_scale,
+        embedding_scale=1.0,
+    )
+
+
+def _fill(model: NativeModel, checkpoint: Checkpoint, packer: LinearPacker, linears: PackedLinears) -> None:
+    """Norms, linears and embedding of every layer."""
+
+    def norm(name: str) -> FloatArray:
+        return np.ascontiguousarray(checkpoint.read(f"{name}.weight"), np.float32)
+
+    for layer in range(checkpoint.config.num_layers):
+        prefix = f"model.layers.{layer}."
+        names = [f"{prefix}input_layernorm", f"{prefix}post_attention_layernorm"]
+        norms: list[FloatArray | None] = [norm(name) for name in names]
+        for part in ("q", "k"):
+            norms.append(norm(f"{prefix}self_attn.{part}_norm") if checkpoint.config.qk_norm else None)
+        model.set_layer(layer, norms, [linears[f"{layer}.{part}"] for part in ("qkv", "out", "gate_up", "down")])
+    embedding = packer.embedding()
+    model.keep.append(linears)
+    model.set_embedding(embedding.type, embedding.data, norm("model.norm"), linears["head"])
+
+
+def _with_embeddings(
+    rows: tuple[RowOutput, ...], batch: ScheduleBatch, forward_batch: ForwardBatch, hidden: FloatArray
+) -> tuple[RowOutput, ...]:
+    """Mean of each embedding row's states; the scheduler joins chunks and normalises."""
+    out = list(rows)
+    for index, row in enumerate(batch.rows):
+        if row.req.embeds:
+            first, last = forward_batch.cu_seqlens[index : index + 2].tolist()
+            out[index] = RowOutput(embedding=tuple(hidden[first:last].mean(axis=0, dtype=np.float64).tolist()))
+    return tuple(out)
