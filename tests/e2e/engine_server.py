@@ -12,7 +12,7 @@ from dataclasses import replace
 from engine.client import EngineUnavailable
 from engine.launch import Engine, make_plan
 from engine.shutdown import run
-from tests.e2e.engines import collect, hash_lm, request
+from tests.e2e.engines import collect, hash_lm, request, until
 
 
 async def serve(engine: Engine, stop: asyncio.Event, streams: int, tokens: int) -> None:
@@ -27,8 +27,7 @@ async def serve(engine: Engine, stop: asyncio.Event, streams: int, tokens: int) 
     tasks = [asyncio.create_task(stream(index)) for index in range(streams)]
     await asyncio.gather(*[event.wait() for event in begun])
     print("ready", *engine.pids.values(), flush=True)
-    while engine.state == "ready":
-        await asyncio.sleep(0.01)
+    await until(lambda: engine.state != "ready", 600)
     try:
         await collect(engine, request("late"))
     except EngineUnavailable as error:

@@ -61,6 +61,17 @@ async def pages_in_use(engine: Engine) -> int:
     return stats.total_pages - stats.free_pages - stats.cached_pages
 
 
+async def until_idle(engine: Engine, seconds: float) -> None:
+    """Wait until the scheduler holds no request and no page but cached ones."""
+    deadline = time.monotonic() + seconds
+    while True:
+        stats = await engine.stats()
+        if stats.running == stats.waiting == 0 and await pages_in_use(engine) == 0:
+            return
+        assert time.monotonic() < deadline, stats
+        await asyncio.sleep(0.005)
+
+
 def alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -21,12 +21,12 @@ from tests.e2e.engines import (
     golden,
     hash_lm,
     listeners,
-    pages_in_use,
     request,
     run_dirs,
     scaled,
     text_of,
     until,
+    until_idle,
 )
 
 pytestmark = pytest.mark.e2e
@@ -76,12 +76,7 @@ async def test_stop_strings_end_in_the_scheduler_too(engine):
     assert outputs[-1].finish_reason.type == "stop"
     assert outputs[-1].finish_reason.matched == stop
     await until(lambda: engine.manager.num_requests == 0, 1)
-    for _ in range(100):
-        if (await engine.stats()).running == 0:
-            break
-        await asyncio.sleep(0.01)
-    assert (await engine.stats()).running == 0
-    assert await pages_in_use(engine) == 0
+    await until_idle(engine, 1)
 
 
 async def test_refusals_come_before_the_first_delta(engine):
@@ -135,11 +130,8 @@ async def test_random_disconnects_leak_nothing(engine):
 
     await asyncio.gather(*[leave_early(index) for index in range(count)])
     await until(lambda: engine.manager.num_requests == 0, 1)
-    async with asyncio.timeout(1):
-        while (stats := await engine.stats()).running or stats.waiting:
-            await asyncio.sleep(0.005)
-    assert await pages_in_use(engine) == 0
-    assert stats.leaked_pages == 0
+    await until_idle(engine, 1)
+    assert (await engine.stats()).leaked_pages == 0
     assert psutil.Process().num_fds() == descriptors
     assert len(asyncio.all_tasks()) == tasks
     after = await golden(engine)
