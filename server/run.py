@@ -20,7 +20,7 @@ from engine.messages import ModelInfo
 from engine.shutdown import run as run_engine
 from server.app import build_app
 from server.args import ServerArgs
-from server.dialect import ModelDialect, resolve_dialect
+from server.dialect import ModelDialect
 from server.http_protocol import uvicorn_config
 
 EXAMPLE_TOOL = {
@@ -88,8 +88,9 @@ async def serve(config: EngineConfig, args: ServerArgs, sock: socket.socket, opt
     engine = Engine(config)
 
     async def serve_http(stop: asyncio.Event) -> None:
-        dialect = resolve_dialect(engine.tokenizer, args)
-        server = GatewayServer(uvicorn_config(build_app(engine, args), args))
+        app = build_app(engine, args)
+        dialect = app.state.services.planner.dialect
+        server = GatewayServer(uvicorn_config(app, args))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         try:
             if await _first_of(server.listening.wait(), serving):
