@@ -11,6 +11,7 @@ from engine.child import ModelProcessSpec
 from engine.config import EngineConfig
 from engine.executor.executor import Executor
 from engine.messages import ModelInfo
+from engine.platform.host import calm_openmp
 from engine.weights.checkpoint import Checkpoint, open_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def _native(spec: ModelProcessSpec, checkpoint: Checkpoint, eos_token_ids: tuple
 
 
 def _torch(spec: ModelProcessSpec, checkpoint: Checkpoint, eos_token_ids: tuple[int, ...]) -> Runner:
+    calm_openmp()
     from engine.executor.torch_executor import TorchExecutor
 
     executor = TorchExecutor(spec.config, checkpoint)

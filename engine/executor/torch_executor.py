@@ -25,6 +25,9 @@ from engine.weights.torch_loader import Progress, WeightLoader
 
 FloatArray = npt.NDArray[np.float32]
 
+_LOGITS_ROWS = 64
+"""Rows of logits computed at a time: prompt logprobs would otherwise hold several copies of [tokens, vocab]."""
+
 _KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -122,11 +125,11 @@ class TorchExecutor:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, index: npt.NDArray[np.int32]) -> FloatArray:
         """Logits of the tokens ``index`` [L] of a step, [L, vocab]."""
-        if not len(index):
-            return np.empty((0, self.vocab_size), np.float32)
-        wanted = hidden[torch.from_numpy(index.astype(np.int64)).to(hidden.device)]
-        logits: FloatArray = self._model.compute_logits(wanted).cpu().numpy()
-        return logits
+        out = np.empty((len(index), self.vocab_size), np.float32)
+        for start in range(0, len(index), _LOGITS_ROWS):
+            rows = torch.from_numpy(index[start : start + _LOGITS_ROWS].astype(np.int64)).to(hidden.device)
+            out[start : start + _LOGITS_ROWS] = self._model.compute_logits(hidden[rows]).cpu().numpy()
+        return out
 
     def copy_page(self, source: int, target: int) -> None:
         self._pool.copy_page(source, target)

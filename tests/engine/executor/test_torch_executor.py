@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -11,13 +13,20 @@ from engine.executor.kv_budget import KVMemoryError, kv_pages
 from engine.executor.torch_executor import TorchExecutor
 from engine.kv_cache.manager import KVCacheManager
 from engine.platform.device import DeviceError, resolve_device
-from engine.platform.host import available_memory, cpu_flags, has_fast_bfloat16, total_memory, usable_threads
+from engine.platform.host import (
+    available_memory,
+    calm_openmp,
+    cpu_flags,
+    has_fast_bfloat16,
+    total_memory,
+    usable_threads,
+)
 from engine.sampling.state import SamplingState
 from engine.sampling_params import SamplingParams
 from engine.scheduler.batch import ScheduleBatch, make_row
 from engine.scheduler.req import Req
 from engine.weights.checkpoint import open_checkpoint
-from tests.engine.executor.driver import load
+from tests.engine.executor.driver import load, run_whole
 from tests.engine.models.tiny import make_model, random_tokens, reference_logits, save
 
 
@@ -202,3 +211,19 @@ def test_kv_pages():
         budget(mem_fraction_static=0.3)
     with pytest.raises(KVMemoryError, match="one page takes 4194304 KiB"):
         budget(page_bytes=4 << 30)
+
+
+def test_logits_of_many_rows_are_the_same_bits(executor, monkeypatch):
+    tokens = random_tokens(200)
+    few = run_whole(executor, tokens)
+    monkeypatch.setattr("engine.executor.torch_executor._LOGITS_ROWS", 1000)
+    assert torch.equal(run_whole(executor, tokens), few)
+
+
+def test_openmp_sleeps_unless_the_user_says_otherwise(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    calm_openmp()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    calm_openmp()
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
