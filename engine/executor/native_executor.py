@@ -43,7 +43,11 @@ def refuses(config: EngineConfig, model: ModelConfig) -> str | None:
         return "the native runner has no tensor parallelism"
     if config.dtype == "float16":
         return "the native runner has no float16"
-    widths = {"hidden_size": model.hidden_size, "intermediate_size": model.intermediate_size, "query width": model.q_size}
+    widths = {
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "query width": model.q_size,
+    }
     for name, width in widths.items():
         if width % _GROUP:
             return f"{name} {width} is no multiple of {_GROUP}"

@@ -201,7 +201,7 @@ def _write_pack(lib: ctypes.CDLL, packer: LinearPacker, path: Path, threads: int
                 blob = as_bytes(lib.cg_linear_blob(handle, ctypes.byref(size)), size.value)
                 _check_space(path.parent, len(blob))
                 file.seek(position)
-                file.write(memoryview(blob))
+                file.write(blob.data)
                 entries[name] = (position, len(blob))
                 position = -(-(position + len(blob)) // _ALIGN) * _ALIGN
                 lib.cg_linear_destroy(handle)

@@ -113,10 +113,16 @@ def _check(code: int, what: str) -> None:
         raise NativeModelError(f"{what}: {_ERRORS.get(code, f'error {code}')}")
 
 
+def _expect(name: str, array: npt.NDArray[Any] | None, dtype: type, shape: tuple[int, ...]) -> None:
+    if array is not None and (array.dtype != dtype or array.shape != shape):
+        raise ValueError(f"{name} is {array.dtype} {array.shape}, expected {np.dtype(dtype)} {shape}")
+
+
 class NativeModel:
     """One decoder: borrowed linears, own KV memory, one C call per step. Not thread-safe.
 
-    ``lib`` comes from ``open_library``, ``context`` is a cg_ctx; ``linears`` and raw embeddings must outlive the model; ``keep`` holds whatever owns them.
+    ``lib`` comes from ``open_library``, ``context`` is a cg_ctx. Linears and raw embeddings must outlive the model;
+    ``keep`` holds whatever owns them.
     """
 
     def __init__(self, lib: ctypes.CDLL, context: int, config: CModelConfig, inv_freq: FloatArray) -> None:
@@ -181,14 +187,11 @@ class NativeModel:
         """
         count = len(batch.logits_index)
         c_batch, held = _c_batch(batch)
-        if argmax is not None and (argmax.shape != (count,) or argmax.dtype != np.int32):
-            raise ValueError("argmax must be int32 [L]")
-        if mask is not None and (mask.shape != (count, -(-self.config.vocab_size // 32)) or mask.dtype != np.int32):
-            raise ValueError("mask must be int32 [L, ceil(vocab / 32)]")
-        if masked is not None and (masked.shape != (count,) or masked.dtype != np.uint8):
-            raise ValueError("masked must be uint8 [L]")
-        if hidden is not None and (hidden.shape != (len(held[0]), self.config.hidden_size) or hidden.dtype != np.float32):
-            raise ValueError("hidden must be float32 [T, hidden]")
+        width, words = self.config.hidden_size, -(-self.config.vocab_size // 32)
+        _expect("argmax", argmax, np.int32, (count,))
+        _expect("mask", mask, np.int32, (count, words))
+        _expect("masked", masked, np.uint8, (count,))
+        _expect("hidden", hidden, np.float32, (len(held[0]), width))
         output = _Output(None, address(mask), address(masked), address(argmax), address(hidden))
         _check(self._lib.cg_model_forward(self._model, byref(c_batch), byref(output)), "forward")
         if count == 0:
@@ -196,12 +199,13 @@ class NativeModel:
         return np.ctypeslib.as_array(output.logits, (count, self.config.vocab_size))
 
     def attention(self, layer: int, batch: ForwardBatch, qkv: FloatArray) -> FloatArray:
-        """Rotary, KV write and attention of one layer: qkv [T, (heads + 2 kv_heads) * head_dim] -> [T, heads * head_dim]."""
+        """Rotary, KV write, attention of one layer: qkv [T, (heads + 2 kv_heads) * head_dim] to [T, heads * head_dim]."""
         c, (c_batch, held) = self.config, _c_batch(batch)
-        if qkv.shape != (len(held[0]), (c.num_heads + 2 * c.num_kv_heads) * c.head_dim) or qkv.dtype != np.float32:
-            raise ValueError(f"qkv is {qkv.dtype} {qkv.shape}")
+        _expect("qkv", qkv, np.float32, (len(held[0]), (c.num_heads + 2 * c.num_kv_heads) * c.head_dim))
         out = np.empty((len(qkv), c.num_heads * c.head_dim), np.float32)
-        _check(self._lib.cg_model_attention(self._model, layer, byref(c_batch), address(qkv), address(out)), "attention")
+        _check(
+            self._lib.cg_model_attention(self._model, layer, byref(c_batch), address(qkv), address(out)), "attention"
+        )
         return out
 
     def head(self, hidden: FloatArray) -> FloatArray:

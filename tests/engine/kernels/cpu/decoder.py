@@ -12,7 +12,9 @@ from engine.kernels.cpu.model import CModelConfig, NativeModel, open_library
 class AttentionModel:
     """A decoder without weights: enough for rotary, KV write and attention of one layer."""
 
-    def __init__(self, heads, kv_heads, head_dim, *, kv="bfloat16", page_size=16, num_pages=64, isa=-1, threads=2, theta=1e4):
+    def __init__(
+        self, heads, kv_heads, head_dim, *, kv="bfloat16", page_size=16, num_pages=64, isa=-1, threads=1, theta=1e4
+    ):
         self.heads, self.kv_heads, self.head_dim, self.page_size = heads, kv_heads, head_dim, page_size
         self.num_pages, self.kv = num_pages, kv
         self.inv_freq = (1 / theta ** (np.arange(0, head_dim, 2) / head_dim)).astype(np.float32)

@@ -46,7 +46,9 @@ def test_chunks_pages_and_decode_do_not_change_a_bit(kv, heads, kv_heads, head_d
         expected = None
         for page_size, chunk in ((16, 600), (1, 64), (64, 16), (16, 7), (8, 1), (1, 1), (64, 600)):
             pages, count = pages_for(rng, tokens, page_size)
-            with AttentionModel(heads, kv_heads, head_dim, kv=kv, page_size=page_size, num_pages=count, isa=isa) as model:
+            with AttentionModel(
+                heads, kv_heads, head_dim, kv=kv, page_size=page_size, num_pages=count, isa=isa
+            ) as model:
                 qkv = model.random(rng, tokens) if qkv is None else qkv
                 # small chunks for the end only: the test should take seconds
                 first = 0 if chunk > 7 else 500
@@ -80,7 +82,9 @@ def test_neighbours_in_the_batch_do_not_change_a_bit(kv):
         ends = np.cumsum([n for _, n in spans])
         for i, part in zip(rest, np.split(out, ends[:-1]), strict=True):
             assert np.array_equal(part, alone[i][:-1])
-        out = model.run([(lengths[i] - 1, 1) for i in order], [tables[i] for i in order], np.stack([rows[i][-1] for i in order]))
+        out = model.run(
+            [(lengths[i] - 1, 1) for i in order], [tables[i] for i in order], np.stack([rows[i][-1] for i in order])
+        )
         for i, row in zip(order, out, strict=True):
             assert np.array_equal(row, alone[i][-1])
 
