@@ -229,7 +229,7 @@ class Scheduler:
             draft = self._draft(req, min(drafts, budget + 1 - known)) if known == req.num_pending else ()
             if draft and not self.kv.grow(req.lease, req.num_computed + known + len(draft)):
                 draft = ()
-            if not draft and not self._make_room(req, req.num_computed + known, rows):
+            if not draft and not self._make_room(req, req.num_computed + known):
                 continue
             rows[req.rid] = make_row(req, known, draft)
             drafts -= len(draft)
@@ -261,8 +261,10 @@ class Scheduler:
             req.drafter = None
             return ()
 
-    def _make_room(self, req: Req, num_tokens: int, rows: dict[str, BatchRow]) -> bool:
-        """Grow the lease of ``req``, preempting the latest requests; False where ``req`` itself had to go."""
+    def _make_room(self, req: Req, num_tokens: int) -> bool:
+        """Grow the lease of ``req``, preempting the latest requests; False where ``req`` itself had to go.
+
+        Rows are scheduled in order and a victim is never before ``req``, so no victim has a row yet."""
         while req.lease is not None:
             if self.kv.grow(req.lease, num_tokens):
                 return True
@@ -270,7 +272,6 @@ class Scheduler:
             if victim is None:
                 raise AssertionError("protected requests hold all the pages that they can need")
             self._preempt(victim)
-            rows.pop(victim.rid, None)
         return False
 
     def _preempt(self, req: Req) -> None:

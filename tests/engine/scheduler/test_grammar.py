@@ -8,8 +8,11 @@ from tests.engine.scheduler.harness import Harness
 CALL = '{ " n a m e " : abc abc abc , x y z ab } !'
 
 
+SAMPLING = ("max_tokens", "logprobs", "temperature", "seed", "frequency_penalty", "logit_bias")
+
+
 def run(source: str, **options):
-    sampling = {key: options.pop(key) for key in ("max_tokens", "logprobs", "temperature", "seed") if key in options}
+    sampling = {key: options.pop(key) for key in SAMPLING if key in options}
     harness = Harness(grammar=ScriptBackend(), **options)
     harness.add("a", range(20), grammar=spec(source), **({"max_tokens": 100} | sampling))
     return harness, harness.run()["a"]
@@ -67,6 +70,14 @@ def test_max_tokens_cuts_anywhere(max_tokens):
     _, result = run(CALL, max_tokens=max_tokens)
     assert result.token_ids == want[:max_tokens]
     assert result.finish.type == ("stop" if max_tokens == len(want) and result.finish.type == "stop" else "length")
+
+
+def test_penalties_count_forced_tokens():
+    penalised = {"frequency_penalty": 2.0, "logit_bias": {97: 21.0, 98: 20.0, 99: 20.0}, "temperature": 0.0}
+    source = "a a a a a a a a a a abc"
+    assert text(run(source, **penalised)[1])[-1] != "a"
+    assert text(run(source, **(penalised | {"frequency_penalty": 0.0, "logit_bias": {97: 60.0}}))[1])[-1] == "a"
+    assert run(source, **penalised)[1].token_ids == run(source, logprobs=True, **penalised)[1].token_ids
 
 
 def test_long_forced_runs():

@@ -146,6 +146,22 @@ def test_a_request_preempted_too_often_is_protected():
     assert results["victim"].token_ids == alone(range(20), max_tokens=30)
 
 
+def test_a_protected_request_is_no_victim(monkeypatch):
+    monkeypatch.setattr(NewTokenRatio, "reserve", lambda self, running: 0)
+    harness = Harness(pages=12, page_size=4)
+    harness.add("old", range(30), max_tokens=18)
+    harness.add("late", range(100, 108), max_tokens=8)
+    harness.step()
+    old, late = harness.scheduler.running
+    late.preemptions = 7
+    harness.scheduler._preempt(late)
+    results = harness.run()
+    assert late.preemptions == 8
+    assert old.preemptions > 0
+    assert results["old"].token_ids == alone(range(30), max_tokens=18)
+    assert results["late"].token_ids == alone(range(100, 108), max_tokens=8)
+
+
 def test_same_seed_same_tokens_wherever_it_runs():
     """N8: restarts, concurrency 1 and 16, and position in the batch."""
     work = prompts(scaled(40), seed=9, high=30)
