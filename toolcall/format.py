@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from toolcall import rescue
 from toolcall.ids import IdStyle
 from toolcall.syntax.block import Block
 from toolcall.syntax.messages import MessageProtocol
+from toolcall.tables import Tables, build_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,25 @@ class Format:
     experimental: bool = False
     template_signs: tuple[str, ...] = ()
     """Strings that all stand in the chat template of a model that uses this format."""
+
+    @cached_property
+    def _layout(self) -> tuple[str, ...]:
+        return (*self.end_tokens, *self.hidden)
+
+    @cached_property
+    def own_tables(self) -> Tables:
+        return build_tables(self.blocks, self.bare, self._layout)
+
+    @cached_property
+    def rescue_tables(self) -> Tables:
+        """The format's own ways first, then those of toolcall.rescue."""
+        blocks = (*self.blocks, *rescue.anywhere_blocks())
+        return build_tables(blocks, (*self.bare, *rescue.bare_blocks()), self._layout)
+
+    @cached_property
+    def text_tables(self) -> Tables:
+        """Where no calls are read."""
+        return build_tables((), (), self._layout)
 
 
 @dataclass(frozen=True, kw_only=True)

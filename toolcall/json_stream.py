@@ -90,7 +90,7 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False
             put(found.group())
             lx.pos = found.end()
         if lx.pos >= len(lx.buf):
-            if lx.eof:
+            if lx.at_end():
                 raise NoCall
             if quick:
                 lx.run, lx.put = full, put
@@ -127,7 +127,7 @@ def _read_escape(lx: Lexer, put: Put, python: bool = False) -> Read[None]:
     if python and char in _PYTHON_ESCAPES:
         yield from _read_python_escape(lx, put, char)
     elif char == "u":
-        while len(lx.buf) - lx.pos < 6 and not lx.eof and _hex_prefix(lx.buf, lx.pos + 2):
+        while len(lx.buf) - lx.pos < 6 and not lx.at_end() and _hex_prefix(lx.buf, lx.pos + 2):
             yield
         put("\\u" if _HEX4.match(lx.buf, lx.pos + 2) else "\\\\u")
         lx.pos += 2
@@ -144,7 +144,7 @@ def _read_escape(lx: Lexer, put: Put, python: bool = False) -> Read[None]:
 
 def _have(lx: Lexer, size: int) -> Read[None]:
     while len(lx.buf) - lx.pos < size:
-        if lx.eof:
+        if lx.at_end():
             raise NoCall
         yield
 
@@ -195,9 +195,7 @@ def checked(lx: Lexer, parts: list[str], accept: Callable[[str], bool]) -> Put:
         before = "".join(parts)
         parts.append(piece)
         if not accept(before + piece):
-            while piece and not accept(before + piece[:-1]):
-                piece = piece[:-1]
-            lx.pos += len(piece)
+            lx.pos += next(n for n in range(1, len(piece) + 1) if not accept(before + piece[:n]))
             raise NoCall
 
     return put
@@ -211,7 +209,7 @@ def read_atom(lx: Lexer, put: Put) -> Read[None]:
             raise NoCall
         if len(found.group()) > MAX_ATOM:
             raise NoCall
-        if found.end() < len(lx.buf) or lx.eof:
+        if found.end() < len(lx.buf) or lx.at_end():
             break
         yield
     word = found.group()
@@ -244,7 +242,7 @@ def read_value(lx: Lexer, put: Put, commit: Callable[[], None] | None = None, *,
     while True:
         buf, pos = lx.buf, lx.pos
         if pos >= len(buf):
-            if lx.eof:
+            if lx.at_end():
                 raise NoCall
             yield
             continue

@@ -21,7 +21,14 @@ _SPACE_RUN = re.compile(r"[ \t\r\n]+")
 
 
 class NoCall(Exception):
-    """What is being read is no tool call of a declared tool: its text stays text."""
+    """What is being read is no tool call of a declared tool: its text stays text.
+
+    release: so many characters behind the mark need not be looked at again.
+    """
+
+    def __init__(self, release: int = 0) -> None:
+        super().__init__(release)
+        self.release = release
 
 
 class Lexer:
@@ -32,7 +39,7 @@ class Lexer:
     marker; while ``buf + piece`` is in it the reader is not woken.
     """
 
-    __slots__ = ("_raw", "buf", "cut", "eof", "pos", "prefixes", "put", "run", "total")
+    __slots__ = ("_raw", "buf", "cut", "eof", "pos", "prefixes", "put", "run", "starved", "total")
 
     def __init__(self) -> None:
         self.buf = ""
@@ -40,6 +47,8 @@ class Lexer:
         self.eof = False
         self.cut = False
         """The end of input is no end of the turn: the engine hit its token limit."""
+        self.starved = False
+        """Since the mark a reader wanted more text at the end of input."""
         self.total = 0
         self.run: Run | None = None
         self.put: Put | None = None
@@ -76,6 +85,7 @@ class Lexer:
     def mark(self) -> None:
         """Remember the text from here on, for ``rewind``. There is one mark at a time."""
         self._raw = [self.buf[self.pos :]]
+        self.starved = False
 
     def unmark(self) -> None:
         self._raw = None
@@ -83,6 +93,11 @@ class Lexer:
     @property
     def marked(self) -> bool:
         return self._raw is not None
+
+    def at_end(self) -> bool:
+        """Whether no more text will come; readers ask this when they want more."""
+        self.starved = self.starved or self.eof
+        return self.eof
 
     def rewind(self) -> int:
         """Go back to the mark and forget it. Returns how many characters were unread."""
@@ -146,7 +161,7 @@ class Markers:
 def peek(lx: Lexer) -> Read[str]:
     """The next character, "" at the end of input."""
     while lx.pos >= len(lx.buf):
-        if lx.eof:
+        if lx.at_end():
             return ""
         yield
     return lx.buf[lx.pos]
@@ -162,7 +177,7 @@ def skip_space(lx: Lexer, put: Put | None = None) -> Read[str]:
             lx.pos = found.end()
         if lx.pos < len(lx.buf):
             return lx.buf[lx.pos]
-        if lx.eof:
+        if lx.at_end():
             return ""
         yield
 
@@ -171,11 +186,8 @@ def at_marker(lx: Lexer, markers: Markers) -> Read[str | None]:
     """The marker that the text continues with, consumed; None, and nothing consumed, if it does not."""
     while True:
         head = lx.buf[lx.pos : lx.pos + markers._longest]
-        if head in markers.prefixes and not lx.eof:
-            lx.prefixes = markers.prefixes
-            yield
-            continue
-        if not head and not lx.eof:
+        if (head in markers.prefixes or not head) and not lx.at_end():
+            lx.prefixes = markers.prefixes if head else None
             yield
             continue
         word = markers.at(lx.buf, lx.pos)
@@ -202,7 +214,7 @@ def until(lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool 
             left -= where - lx.pos
             put(lx.buf[lx.pos : where])
             lx.pos = where
-        if word is not None or lx.eof:
+        if word is not None or lx.at_end():
             return word
         if lx.pos < len(lx.buf):
             lx.prefixes = markers.prefixes

@@ -73,7 +73,7 @@ class Output:
         self.next_index = 0
         self.calls_ended = 0
         self.discard_calls = False
-        self._make_id = make_id
+        self.make_id = make_id
         self._stream_reasoning = stream_reasoning
         self._call: CallWriter | None = None
         self._events: list[Event] = []
@@ -116,6 +116,10 @@ class Output:
         self._call = CallWriter(self, hold, rescued)
         return self._call
 
+    @property
+    def call_is_named(self) -> bool:
+        return self._call is not None and self._call.tool is not None
+
     def drop_call(self) -> None:
         """The open call was none or was cut off: it never gets an end."""
         if self._call is not None:
@@ -129,7 +133,7 @@ class Output:
             return
         call.index = self.next_index
         self.next_index += 1
-        self._events.append(ToolCallStart(call.index, self._make_id(call.tool.name, call.index), call.tool.name))
+        self._events.append(ToolCallStart(call.index, self.make_id(call.tool.name, call.index), call.tool.name))
 
     def end(self, call: CallWriter) -> None:
         self.calls_ended += 1

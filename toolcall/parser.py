@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from toolcall import rescue as rescues
 from toolcall.events import Event, TextDelta, ToolCallEnd
 from toolcall.format import Format, ReasoningFormat
 from toolcall.ids import IdFactory, make_id_factory
 from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, skip_space, until
-from toolcall.output import Output
+from toolcall.output import Channel, Output
 from toolcall.schema import NO_TOOLS, ToolSet
 from toolcall.syntax.block import Block, Options
 from toolcall.syntax.messages import MessageProtocol, Settings
@@ -40,7 +39,7 @@ class OutputParser:
     def __init__(
         self,
         format: Format,
-        tools: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | ToolSet,
         *,
         reasoning: ReasoningFormat | None = None,
         prompt_suffix: str = "",
@@ -56,16 +55,18 @@ class OutputParser:
         self._separate = separate_reasoning
         self._parallel = parallel_tool_calls
         none = tool_choice == "none"
-        declared = ToolSet(tools)
+        declared = tools if isinstance(tools, ToolSet) else ToolSet(tools)
         self._parses = bool(declared) and format.reads_calls and (not none or format.own_markers_special)
         self._rescue = rescue and not none
+        tables = format.rescue_tables if self._rescue else format.own_tables
+        self._tables = tables if self._parses else format.text_tables
+        self._open_closers: tuple[str, ...] = ()
         make_id = id_factory or make_id_factory(format.id_style)
         self._out = Output(declared if self._parses else NO_TOOLS, make_id, stream_reasoning=stream_reasoning)
         self._out.discard_calls = none
         self._lx = Lexer()
         self._finished = False
         self._budget = 0
-        self._tables()
         self._steps = self._main(prompt_suffix)
         next(self._steps, None)
 
@@ -108,26 +109,6 @@ class OutputParser:
             self._finished = True
             self._lx.run = self._lx.prefixes = None
 
-    # ------------------------------------------------------------------ tables
-
-    def _tables(self) -> None:
-        fmt = self._format
-        blocks = list(fmt.blocks) if self._parses else []
-        bare = list(fmt.bare) if self._parses else []
-        if self._parses and self._rescue:
-            own = {b.opener for b in (*blocks, *bare)}
-            blocks += [b for b in rescues.anywhere_blocks() if b.opener not in own]
-            bare += [b for b in rescues.bare_blocks() if b.opener not in own]
-        self._blocks = {b.opener: b for b in blocks}
-        self._bare = {b.opener: b for b in bare if b.opener}
-        self._bare_markers = Markers(tuple(self._bare))
-        self._bare_first = {c: b for b in reversed(bare) if not b.opener for c in b.triggers}
-        self._triggers = set("".join(b.triggers for b in bare)) | {o[0] for o in self._bare}
-        hidden = (*fmt.end_tokens, *fmt.hidden)
-        self._closers = frozenset(c for b in (*blocks, *bare) for c in b.closers if len(c) > 1)
-        self._markers = Markers((*self._blocks, *self._closers, *hidden))
-        self._open_closers: tuple[str, ...] = ()
-
     def _options(self, block: Block) -> Options:
         return Options(
             hold=block.hold,
@@ -160,25 +141,27 @@ class OutputParser:
         while not self.stopped:
             if fresh:
                 char = yield from skip_space(lx, content.put)
-                if char in self._triggers and (block := (yield from self._bare_block(char))) is not None:
+                if char in self._tables.triggers and (block := (yield from self._bare_block(char))) is not None:
                     fresh = yield from self._read_block(block, 0)
                     continue
-            word = yield from until(lx, self._markers, content.put)
+            word = yield from until(lx, self._tables.markers, content.put)
             if word is None:
                 return
-            if word in self._blocks:
-                block = self._blocks[word]
-                lx.mark()
-                if not block.keep_opener:
-                    lx.pos += len(word)
-                fresh = yield from self._read_block(block, len(word))
-            else:
+            block = self._tables.blocks.get(word)
+            if block is None:
                 self._layout(word)
+            elif (blank := block.hopeless(lx.buf, lx.pos + len(word))) >= 0:
+                fresh = False
+                self._release(content, len(word), len(word) + blank, lx.consumed + len(word) + blank)
+            else:
+                lx.mark()
+                lx.pos += 0 if block.keep_opener else len(word)
+                fresh = yield from self._read_block(block, len(word))
 
     def _bare_block(self, char: str) -> Read[Block | None]:
         self._lx.mark()
-        word = yield from at_marker(self._lx, self._bare_markers)
-        block = self._bare[word] if word is not None else self._bare_first.get(char)
+        word = yield from at_marker(self._lx, self._tables.bare_markers)
+        block = self._tables.bare_blocks[word] if word is not None else self._tables.bare_first.get(char)
         if block is None:
             self._lx.rewind()
         return block
@@ -199,29 +182,36 @@ class OutputParser:
         lx, before = self._lx, self._out.calls_ended
         try:
             closed = yield from block.read(lx, self._out, self._options(block))
-        except NoCall:
+        except NoCall as no_call:
+            certain = bool(block.opener) or self._out.call_is_named
             self._out.drop_call()
-            calls = self._out.calls_ended - before
-            if calls:
+            if self._out.calls_ended - before:
                 self._open_closers = block.closers
-            self._give_back(1 if calls else release, native=not block.rescued)
+                release = 1
+            if lx.starved and lx.cut and certain and not block.rescued:
+                lx.unmark()
+                lx.pos = len(lx.buf)
+                return False
+            self._give_back(max(release, no_call.release))
             return False
         self._open_closers = () if closed else block.closers
         return True
 
-    def _give_back(self, release: int, *, native: bool) -> None:
-        """What was read as a call is text. It is read again behind its opener, for calls inside it, within a
-        budget that keeps the whole linear."""
+    def _give_back(self, release: int) -> None:
+        """What was read as a call is text, and is read again behind its opener, for calls inside it."""
+        where = self._lx.consumed
+        read = self._lx.rewind()
+        self._release(self._out.content, release, read, where)
+
+    def _release(self, channel: Channel, release: int, read: int, where: int) -> None:
+        """Hands out text in front of which nothing is a call. All that was read goes out once the text has been read
+        too often, which keeps the whole linear. where: the place at which the call turned out to be none."""
         lx = self._lx
-        if lx.eof and lx.cut and native and lx.pos >= len(lx.buf):
-            lx.unmark()
-            return
-        read = lx.rewind()
         self._budget += read
-        if self._budget > _REREAD * lx.total:
+        if self._budget > _REREAD * where:
             release = max(release, read)
-        self._out.content.put(lx.buf[:release])
-        lx.pos = release
+        channel.put(lx.buf[lx.pos : lx.pos + release])
+        lx.pos += release
 
     # ------------------------------------------------------------------ reasoning
 
@@ -240,7 +230,7 @@ class OutputParser:
         else:
             self._out.content.put("".join(leading) + (word or ""))
         channel = self._out.reasoning if self._separate else self._out.content
-        markers = Markers((*fmt.closers, *(self._blocks if self._parses else ())))
+        markers = Markers((*fmt.closers, *self._tables.blocks))
         while True:
             word = yield from until(lx, markers, channel.put)
             if word is None:
@@ -250,22 +240,33 @@ class OutputParser:
                 if not self._separate:
                     channel.put(word)
                 return
-            yield from self._probe(word, fmt)
+            blank = self._tables.blocks[word].hopeless(lx.buf, lx.pos + len(word))
+            if blank >= 0:
+                self._release(channel, len(word), len(word) + blank, lx.consumed + len(word) + blank)
+            else:
+                yield from self._probe(word, fmt)
 
     def _probe(self, word: str, fmt: ReasoningFormat) -> Read[None]:
         """A call opens inside the reasoning. If the reasoning closes later it was a draft; if it never does, and
         the call is whole, the reasoning ended in front of it."""
         lx, channel = self._lx, self._out.reasoning if self._separate else self._out.content
+        out = self._out
         child = OutputParser(
-            self._format, (), rescue=False, parallel_tool_calls=self._parallel, id_factory=self._out._make_id
+            self._format,
+            out.tools,
+            tool_choice="none" if out.discard_calls else "auto",
+            parallel_tool_calls=self._parallel,
+            rescue=False,
+            id_factory=out.make_id,
         )
-        child._adopt(self)
+        child._out.next_index = out.next_index
         events: list[Event] = []
 
         def put(text: str) -> None:
             for i, char in enumerate(text):
-                events.extend(child.feed(char))
-                if _is_text(events):
+                new = child.feed(char)
+                events.extend(new)
+                if not child._out.calls_ended and any(isinstance(e, TextDelta) for e in new):
                     lx.pos += i
                     raise NoCall
 
@@ -280,30 +281,11 @@ class OutputParser:
                     return
             release = lx.rewind()
         except NoCall:
-            release = len(word)
-            read = lx.rewind()
-            self._budget += read
-            if self._budget > _REREAD * lx.total:
-                release = read
+            where = lx.consumed
+            self._release(channel, len(word), lx.rewind(), where)
+            return
         channel.put(lx.buf[:release])
         lx.pos = release
-
-    def _adopt(self, parent: OutputParser) -> None:
-        """Become a parser of the same tools and numbering, for text that may turn out to be none."""
-        self._parses = parent._parses
-        self._out.tools = parent._out.tools
-        self._out.discard_calls = parent._out.discard_calls
-        self._out.next_index = parent._out.next_index
-        self._tables()
-
-
-def _is_text(events: list[Event]) -> bool:
-    for event in events:
-        if isinstance(event, ToolCallEnd):
-            return False
-        if isinstance(event, TextDelta):
-            return True
-    return False
 
 
 def _is_open(fmt: ReasoningFormat, prompt_suffix: str) -> bool:

@@ -214,6 +214,10 @@ class Tool:
     def has(self, key: str) -> bool:
         return key in self._kinds
 
+    def may_have(self, text: str) -> bool:
+        """Whether a key that begins like this, and the marker after it, may be one of the parameters."""
+        return any(k.startswith(text) or text.startswith(k) for k in self._kinds)
+
     @property
     def keys(self) -> frozenset[str]:
         return frozenset(self._kinds)

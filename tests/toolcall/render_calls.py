@@ -133,7 +133,9 @@ def kimi_k3(calls: Sequence[Call]) -> str:
 
 def minimax_m3(calls: Sequence[Call]) -> str:
     ones = (
-        f'{NS}<invoke name="{n}">' + "".join(f"{NS}<{k}>{text_of(v)}{NS}</{k}>" for k, v in a.items()) + f"{NS}</invoke>"
+        f'{NS}<invoke name="{n}">'
+        + "".join(f"{NS}<{k}>{text_of(v)}{NS}</{k}>" for k, v in a.items())
+        + f"{NS}</invoke>"
         for n, a in calls
     )
     return f"{NS}<tool_call>" + "".join(ones) + f"{NS}</tool_call>"
@@ -189,7 +191,9 @@ def minicpm5(calls: Sequence[Call]) -> str:
         return f"<![CDATA[{text}]]>" if "<" in text or "&" in text else text
 
     return "".join(
-        f'<function name="{n}">' + "".join(f'<param name="{k}">{value(v)}</param>' for k, v in a.items()) + "</function>"
+        f'<function name="{n}">'
+        + "".join(f'<param name="{k}">{value(v)}</param>' for k, v in a.items())
+        + "</function>"
         for n, a in calls
     )
 

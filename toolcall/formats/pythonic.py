@@ -6,7 +6,7 @@ from toolcall.format import Format
 from toolcall.syntax import Block, JsonCalls, PythonCalls
 
 _CALLS = PythonCalls()
-_LIST = Block(opener="[", keep_opener=True, bodies=(_CALLS,), closers=("]",))
+_LIST = Block(opener="[", bodies=(PythonCalls(in_list=True),), closers=("]",))
 
 PYTHONIC = Format(
     name="pythonic",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +33,11 @@ class Body(Protocol):
     @property
     def foreign(self) -> bool:
         """Another family's way: read only while rescue is on, and the calls are marked as rescued."""
+        ...
+
+    @property
+    def first(self) -> str:
+        """A regex for the first one or two characters of its calls; "" = any."""
         ...
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
@@ -73,6 +79,20 @@ class Block:
     def _inner(self) -> Markers:
         return Markers(self.inner)
 
+    @cached_property
+    def _hopeless(self) -> re.Pattern[str] | None:
+        firsts = [b.first for b in self.bodies]
+        if not all(firsts) or self.keep_opener:
+            return None
+        begins = "|".join([*firsts, *(re.escape(w[:2]) for w in (*self.closers, *self.inner))])
+        return re.compile(rf"[ \t\r\n]*(?!{begins})[^ \t\r\n](?s:.)")
+
+    def hopeless(self, text: str, pos: int) -> int:
+        """Where the text behind the opener cannot be a call, by its first two characters: the length of the white space
+        before it, and -1 where it may be one or is not known yet. Only saves time."""
+        found = self._hopeless.match(text, pos) if self._hopeless is not None else None
+        return -1 if found is None else found.end() - pos - 2
+
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[bool]:
         """Reads the calls of the block, whose opener is consumed. Returns whether a closer was seen.
 
@@ -80,9 +100,11 @@ class Block:
         or one too many, and never text.
         """
         count = 0
+        start = lx.consumed - len(self.opener) * (not self.keep_opener)
         while True:
             if count:
                 lx.mark()
+                start = lx.consumed
             yield from self._skip_between(lx, count)
             if self.closers and (yield from at_marker(lx, self._closing)) is not None:
                 if not count:
@@ -98,7 +120,11 @@ class Block:
                     continue
                 lx.rewind()
                 return False
-            yield from body.read(lx, out, _marked(options) if body.foreign else options)
+            release = lx.consumed - start
+            try:
+                yield from body.read(lx, out, _marked(options) if body.foreign else options)
+            except NoCall:
+                raise NoCall(release) from None
             count += 1
             lx.unmark()
             if self.single or not options.more():

@@ -22,6 +22,10 @@ class JsonCalls:
     arguments: tuple[str, ...] = ARGUMENT_KEYS
     foreign: bool = False
 
+    @property
+    def first(self) -> str:
+        return r"[\{\[]"
+
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         char = yield from peek(lx)
         if char == "[":
@@ -112,6 +116,10 @@ class OneKeyCalls:
     """Calls written as objects of one member: ``{"get_weather": {"city": "Oslo"}}``."""
 
     foreign: bool = False
+
+    @property
+    def first(self) -> str:
+        return r"[\{\[]"
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         return (yield from JsonCalls().opens(lx, options))

@@ -45,6 +45,10 @@ class KimiCalls:
     def _closing(self) -> Markers:
         return Markers((self.close,))
 
+    @property
+    def first(self) -> str:
+        return re.escape(self.call_open[:2])
+
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         return (yield from at_marker(lx, self._opening)) is not None
 

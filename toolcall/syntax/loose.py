@@ -40,6 +40,10 @@ class LooseCalls:
     def _quotes(self) -> Markers:
         return Markers((self.quote_mark,), '"\\' + "".join(map(chr, range(0x20))))
 
+    @property
+    def first(self) -> str:
+        return re.escape(self.lead[:2])
+
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         return (yield from at_marker(lx, self._leading)) is not None
 
@@ -128,7 +132,7 @@ class LooseCalls:
 
     def _read_bare(self, lx: Lexer, put: Put, schema: SchemaNode) -> Read[None]:
         while (found := _BARE_END.search(lx.buf, lx.pos)) is None:
-            if lx.eof or len(lx.buf) - lx.pos > MAX_ATOM:
+            if lx.at_end() or len(lx.buf) - lx.pos > MAX_ATOM:
                 raise NoCall
             yield
         if found.start() - lx.pos > MAX_ATOM:

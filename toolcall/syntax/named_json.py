@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,6 +59,10 @@ class NamedJson:
     @cached_property
     def _trails(self) -> Markers:
         return Markers((*self.trails, *self.closes))
+
+    @property
+    def first(self) -> str:
+        return re.escape(self.call_open[:2])
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         if self.call_open:

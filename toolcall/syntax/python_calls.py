@@ -18,14 +18,18 @@ _EQUALS = Markers(("=",))
 
 @dataclass(frozen=True)
 class PythonCalls:
-    """list_only: the calls stand in a list."""
+    """in_list: the opening bracket is the block's opener; otherwise a list may begin here."""
 
-    list_only: bool = False
+    in_list: bool = False
     foreign: bool = False
+
+    @property
+    def first(self) -> str:
+        return r"\w" if self.in_list else r"[\w\[]"
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         char = yield from peek(lx)
-        if char == "[":
+        if char == "[" and not self.in_list:
             lx.pos += 1
             char = yield from skip_space(lx)
             if not _begins_name(char):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -78,6 +79,10 @@ class TaggedCalls:
     def _ends(self) -> tuple[Markers, Markers]:
         """Where a value ends: without and with a layout newline on either side."""
         return _ends_for(self.value_close, self._loose)
+
+    @property
+    def first(self) -> str:
+        return re.escape(self.call_open[:2])
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         if self.call_open:
@@ -187,13 +192,13 @@ class TaggedCalls:
                 key = first_attribute(header)[0]
                 if found:
                     return value.tool.has(key) and key not in value.seen
-                if lx.eof or len(rest) == MAX_HEADER or not any(k.startswith(key) for k in value.tool.keys):
+                if lx.at_end() or len(rest) == MAX_HEADER or not value.tool.may_have(key):
                     return False
             else:
                 after = rest.lstrip()
                 if any(after.startswith(w) for w in self.next_open):
                     return True
-                if lx.eof or len(rest) == MAX_HEADER:
+                if lx.at_end() or len(rest) == MAX_HEADER:
                     return lx.eof and not after
                 if after and not any(w.startswith(after) for w in self.next_open):
                     return False
@@ -247,6 +252,6 @@ def at_words(lx: Lexer, words: tuple[str, ...]) -> Read[bool]:
         if any(lx.buf.startswith(w, lx.pos) for w in words):
             return True
         rest = lx.buf[lx.pos :]
-        if lx.eof or not any(w.startswith(rest) for w in words):
+        if lx.at_end() or not any(w.startswith(rest) for w in words):
             return False
         yield

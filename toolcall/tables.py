@@ -1,0 +1,41 @@
+"""What the parser looks for in text, worked out once per format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toolcall.lexer import Markers
+from toolcall.syntax.block import Block
+
+
+@dataclass(frozen=True)
+class Tables:
+    """blocks: by the opener that begins them anywhere. bare_*: what may begin a call where a call may stand, by
+    opener or by first character. markers: everything that interrupts text."""
+
+    blocks: Mapping[str, Block]
+    bare_blocks: Mapping[str, Block]
+    bare_markers: Markers
+    bare_first: Mapping[str, Block]
+    triggers: frozenset[str]
+    markers: Markers
+
+
+def build_tables(blocks: Sequence[Block], bare: Sequence[Block], layout: Sequence[str]) -> Tables:
+    """The first block of an opener or a first character wins. layout: tokens that are no content."""
+    openers: dict[str, Block] = {}
+    for block in blocks:
+        openers.setdefault(block.opener, block)
+    own = [b for b in bare if b.opener not in openers]
+    bare_blocks = {b.opener: b for b in reversed(own) if b.opener}
+    first = {c: b for b in reversed(own) if not b.opener for c in b.triggers}
+    closers = {c for b in (*blocks, *bare) for c in b.closers if len(c) > 1}
+    return Tables(
+        blocks=openers,
+        bare_blocks=bare_blocks,
+        bare_markers=Markers(tuple(bare_blocks)),
+        bare_first=first,
+        triggers=frozenset(first) | frozenset(o[0] for o in bare_blocks),
+        markers=Markers((*openers, *closers, *layout)),
+    )
