@@ -164,6 +164,13 @@ CG_API int cg_embed_rows(int fmt, const void *raw, int n, int k, const int32_t *
 /* Float weights (CG_F32/F16/BF16) to raw CG_Q8_0, CG_Q4_0 or CG_Q4_1 rows: round to nearest, groups of 32. */
 CG_API int cg_quantize_weights(int dst_fmt, int src_fmt, const void *src, int n, int k, void *dst);
 
+/* ---- the machine's limits, for benchmarks ------------------------------------------------------------------ */
+
+/* All threads read their share of memory once, or run `rounds` dot-product instructions on registers. The latter
+ * returns the number of int8 multiplications plus additions done by all threads. */
+CG_API void cg_measure_read(cg_ctx *ctx, const void *memory, size_t bytes);
+CG_API double cg_measure_dots(cg_ctx *ctx, int rounds);
+
 #ifdef __cplusplus
 }
 #endif

@@ -19,7 +19,7 @@ using namespace callgate;
 
 namespace {
 
-constexpr uint64_t MAGIC = 0x31574c4554414743;  // "CGATELW1"
+constexpr uint64_t MAGIC = 0x32574c4554414743;  // "CGATELW2": a new number for every change of packed.h
 constexpr uint32_t MAX_SEGMENTS = 16;
 
 struct Segment {
@@ -244,6 +244,25 @@ void quantize_region(void* arg, int tid, int nthreads) {
     for (int r = lo; r < hi; ++r) c->ctx->kernels->set_row(c->rows, r, c->x + size_t(r) * size_t(c->ldx));
 }
 
+struct Measure {
+    cg_ctx* ctx;
+    const uint8_t* memory;
+    size_t bytes;
+    int rounds;
+    std::vector<double> done;
+};
+
+void read_region(void* arg, int tid, int nthreads) {
+    auto* c = static_cast<Measure*>(arg);
+    const size_t share = c->bytes / size_t(nthreads) / 256 * 256;
+    c->done[size_t(tid)] = double(c->ctx->kernels->read(c->memory + size_t(tid) * share, share));
+}
+
+void dots_region(void* arg, int tid, int) {
+    auto* c = static_cast<Measure*>(arg);
+    c->done[size_t(tid)] = c->ctx->kernels->dots(c->rounds);
+}
+
 struct Tile {
     uint8_t* scratch;
     float* acc[2];
@@ -386,6 +405,19 @@ int cg_linear_row(const cg_linear* w, int row, float* out) {
         return CG_OK;
     }
     return CG_EINVAL;
+}
+
+void cg_measure_read(cg_ctx* ctx, const void* memory, size_t bytes) {
+    Measure c{ctx, static_cast<const uint8_t*>(memory), bytes, 0, std::vector<double>(size_t(ctx->threads))};
+    cg_region(ctx, read_region, &c);
+}
+
+double cg_measure_dots(cg_ctx* ctx, int rounds) {
+    Measure c{ctx, nullptr, 0, rounds, std::vector<double>(size_t(ctx->threads))};
+    cg_region(ctx, dots_region, &c);
+    double sum = 0;
+    for (double d : c.done) sum += d;
+    return sum;
 }
 
 }  // extern "C"

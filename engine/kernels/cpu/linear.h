@@ -23,6 +23,9 @@ struct Kernels {
     void (*store)(const float* acc, int rows, int lanes, const float* bias, float* y, int ldy, int flags);
     // out[row0 + r][32 * block ..] = silu(gate) * up
     void (*store_silu)(const float* gate, const float* up, int rows, const cg_rows* out, int row0, int block);
+    // Benchmarks: reads memory once; multiplies and adds in registers, returning how many operations that were.
+    uint64_t (*read)(const uint8_t* memory, size_t bytes);
+    double (*dots)(int rounds);
 };
 
 const Kernels* kernels_portable();

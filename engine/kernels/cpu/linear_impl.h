@@ -28,12 +28,12 @@ constexpr bool NATIVE_DOT = false;
 #endif
 
 #if defined(__AVX512F__)
-constexpr int PREFETCH_BYTES = 4096;
+constexpr int PREFETCH_BYTES = 8192;
 #else
 constexpr int PREFETCH_BYTES = 1024;
 #endif
 
-CG_INLINE u64v shift_left(u64v v, int n) { return (u64v)((s32v)v << n); }
+CG_INLINE u64v shift_left(u64v v, int n) { return (u64v)((s32v)v << n); }   // 16-bit lanes: callers mask
 CG_INLINE u64v shift_right(u64v v, int n) { return (u64v)((s32v)v >> n); }
 
 // acc[l] += sum_j w[4l+j] * x[4l+j]; w unsigned, x the same four int8 in every lane.
@@ -70,32 +70,33 @@ CG_INLINE f16v load_half(const uint8_t* p) {
 #endif
 }
 
-template <class Byte>
+template <bool SIGNED>
 CG_INLINE f16v load_bytes(const uint8_t* p) {
-    typedef Byte v16 __attribute__((vector_size(16)));
-    return to_float(__builtin_convertvector(load<v16>(p), i16v));
+#if defined(__AVX512F__)
+    const __m128i v = load<__m128i>(p);
+    return (f16v)_mm512_cvtepi32_ps(SIGNED ? _mm512_cvtepi8_epi32(v) : _mm512_cvtepu8_epi32(v));
+#else
+    __m256i v[2];
+    for (int i = 0; i < 2; ++i) {
+        const __m128i b = _mm_loadl_epi64((const __m128i*)(p + 8 * i));
+        v[i] = SIGNED ? _mm256_cvtepi8_epi32(b) : _mm256_cvtepu8_epi32(b);
+    }
+    return to_float(load<i16v>(v));
+#endif
 }
 
-// v + 16 where the mask has a bit.
-CG_INLINE u64v add_fifth(u64v v, const uint8_t* mask) {
+// low | (high & mask)
+CG_INLINE u64v join(u64v low, u64v high, uint8_t mask) {
 #if defined(__AVX512F__)
-    uint64_t m;
-    std::memcpy(&m, mask, 8);
-    return (u64v)_mm512_mask_add_epi8((__m512i)v, m, (__m512i)v, _mm512_set1_epi8(16));
+    return (u64v)_mm512_ternarylogic_epi32((__m512i)low, (__m512i)high, (__m512i)(u64v{} + mask), 0xf8);
 #else
-    const __m256i pick = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-    const __m256i bit = _mm256_set1_epi64x(int64_t(0x8040201008040201));
-    __m256i a[2];
-    std::memcpy(a, &v, 64);
-    for (int i = 0; i < 2; ++i) {
-        int32_t m;
-        std::memcpy(&m, mask + 4 * i, 4);
-        const __m256i set = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(m), pick), bit);
-        a[i] = _mm256_or_si256(a[i], _mm256_and_si256(_mm256_cmpeq_epi8(set, bit), _mm256_set1_epi8(16)));
-    }
-    std::memcpy(&v, a, 64);
-    return v;
+    return low | (high & (u64v{} + mask));
 #endif
+}
+
+// Bits of v moved so that bit `from` becomes bit 4; neighbours and what crosses bytes are for the caller to mask.
+CG_INLINE u64v to_bit4(u64v v, int from) {
+    return from < 4 ? shift_left(v, 4 - from) : from > 4 ? shift_right(v, from - 4) : v;
 }
 
 enum Kind { SYMMETRIC, MINIMUM, HALVES };
@@ -117,15 +118,10 @@ struct Packed {
 
     CG_INLINE u64v quad(const uint8_t* g, int q, int h) {
         if (FMT == CG_Q8_0) return load<u64v>(g + (q * 2 + h) * 64);
-        u64v v = load<u64v>(g + ((q >> 1) * 2 + h) * 64);
-        if (q & 1) v = shift_right(v, 4);
-        if (FMT == CG_Q6_K) {
-            u64v w = load<u64v>(g + INFO.high_at + ((q >> 2) * 2 + h) * 64);
-            w = (q & 3) == 0 ? shift_left(w, 4) : (q & 3) == 1 ? shift_left(w, 2) : (q & 3) == 2 ? w : shift_right(w, 2);
-            return (v & (u64v{} + 15)) | (w & (u64v{} + 0x30));
-        }
-        v &= u64v{} + 15;
-        if (FMT == CG_Q5_0 || FMT == CG_Q5_1 || FMT == CG_Q5_K) v = add_fifth(v, g + INFO.high_at + (q * 2 + h) * 8);
+        u64v v = load<u64v>(g + INFO.low_at + ((q >> 1) * 2 + h) * 64);
+        v = (q & 1 ? shift_right(v, 4) : v) & (u64v{} + 15);
+        if (FMT == CG_Q6_K) return join(v, to_bit4(load<u64v>(g + ((q >> 2) * 2 + h) * 64), q % 4 * 2), 0x30);
+        if (FMT == CG_Q5_0 || FMT == CG_Q5_1 || FMT == CG_Q5_K) return join(v, to_bit4(load<u64v>(g + h * 64), q), 0x10);
         return v;
     }
 
@@ -133,11 +129,11 @@ struct Packed {
         const uint8_t* p = g + INFO.scale_at;
         if (FMT == CG_Q6_K) {
             const f16v d = load_half(super + 32 * h);
-            *s = d * load_bytes<int8_t>(p + 16 * h);
-            *t = d * load_bytes<int8_t>(p + 32 + 16 * h);
+            *s = d * load_bytes<true>(p + 16 * h);
+            *t = d * load_bytes<true>(p + 32 + 16 * h);
         } else if (INFO.super_bytes) {
-            *s = load_half(super + 32 * h) * load_bytes<uint8_t>(p + 16 * h);
-            *t = load_half(super + 64 + 32 * h) * load_bytes<uint8_t>(p + 32 + 16 * h);
+            *s = load_half(super + 32 * h) * load_bytes<false>(p + 16 * h);
+            *t = load_half(super + 64 + 32 * h) * load_bytes<false>(p + 32 + 16 * h);
         } else {
             *s = load_half(p + 32 * h);
             if (KIND == MINIMUM) *t = -load_half(p + 64 + 32 * h);
@@ -162,7 +158,13 @@ struct Unpacked {
 
 template <class F>
 CG_INLINE i16v start(int32_t neg_sum) {
-    return F::ZERO_SHIFT < 0 ? i16v{} : splat_i(neg_sum) << (F::ZERO_SHIFT < 0 ? 0 : F::ZERO_SHIFT);
+    if (F::ZERO_SHIFT < 0) return i16v{};
+    constexpr int SHIFT = F::ZERO_SHIFT < 0 ? 0 : F::ZERO_SHIFT;
+#if defined(__AVX512F__)
+    return (i16v)_mm512_slli_epi32((__m512i)splat_i(neg_sum), SHIFT);
+#else
+    return splat_i(neg_sum) << SHIFT;
+#endif
 }
 
 CG_INLINE i16v quad_of(const cg_q8_group* x, int q) {
@@ -172,11 +174,17 @@ CG_INLINE i16v quad_of(const cg_q8_group* x, int q) {
 }
 
 // R rows times one group: the integer part of quads [q0, q1).
+// tile: where to leave the unpacked bytes for further rows, or nullptr.
 template <class F, int R>
-CG_INLINE void dot_quads(const uint8_t* g, const cg_q8_group* x, size_t stride, int q0, int q1, i16v (&dot)[R][2]) {
+CG_INLINE void dot_quads(const uint8_t* g, const cg_q8_group* x, size_t stride, int q0, int q1, i16v (&dot)[R][2],
+                         uint8_t* tile) {
 #pragma GCC unroll 8
     for (int q = q0; q < q1; ++q) {
         const u64v w0 = F::quad(g, q, 0), w1 = F::quad(g, q, 1);
+        if (tile) {
+            store(tile + q * 128, w0);
+            store(tile + q * 128 + 64, w1);
+        }
 #pragma GCC unroll 6
         for (int r = 0; r < R; ++r) {
             const i16v v = quad_of(x + size_t(r) * stride, q);
@@ -187,18 +195,27 @@ CG_INLINE void dot_quads(const uint8_t* g, const cg_q8_group* x, size_t stride, 
 }
 
 template <class F, int R>
-CG_INLINE void one_group(const uint8_t* super, const uint8_t* g, const cg_q8_group* x, size_t stride, f16v (&acc)[R][2]) {
+CG_INLINE void one_group(const uint8_t* super, const uint8_t* g, const cg_q8_group* x, size_t stride, f16v (&acc)[R][2],
+                         uint8_t* tile) {
     i16v dot[R][2];
     f16v s[2], t[2] = {};
+    F::scales(super, g, 0, &s[0], &t[0]);
+    F::scales(super, g, 1, &s[1], &t[1]);
+    if (tile) {
+        store(tile + 1024, s[0]);
+        store(tile + 1088, s[1]);
+        if (F::KIND != SYMMETRIC) {
+            store(tile + 1152, t[0]);
+            store(tile + 1216, t[1]);
+        }
+    }
     if (F::KIND == HALVES) {
         f16v p[R][2];
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
 #pragma GCC unroll 6
             for (int r = 0; r < R; ++r) dot[r][0] = dot[r][1] = start<F>(x[size_t(r) * stride].neg_sum_half[half]);
-            dot_quads<F, R>(g, x, stride, 4 * half, 4 * half + 4, dot);
-            F::scales(super, g, 0, &s[0], &t[0]);
-            F::scales(super, g, 1, &s[1], &t[1]);
+            dot_quads<F, R>(g, x, stride, 4 * half, 4 * half + 4, dot, tile);
 #pragma GCC unroll 6
             for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
@@ -208,14 +225,12 @@ CG_INLINE void one_group(const uint8_t* super, const uint8_t* g, const cg_q8_gro
 #pragma GCC unroll 6
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-            for (int h = 0; h < 2; ++h) acc[r][h] = fma16(p[r][h], splat(x[size_t(r) * stride].scale), acc[r][h]);
+            for (int h = 0; h < 2; ++h) acc[r][h] = fma16(p[r][h], splat_f(x[size_t(r) * stride].scale), acc[r][h]);
         return;
     }
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) dot[r][0] = dot[r][1] = start<F>(x[size_t(r) * stride].neg_sum);
-    dot_quads<F, R>(g, x, stride, 0, 8, dot);
-    F::scales(super, g, 0, &s[0], &t[0]);
-    F::scales(super, g, 1, &s[1], &t[1]);
+    dot_quads<F, R>(g, x, stride, 0, 8, dot, tile);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
         const cg_q8_group& xr = x[size_t(r) * stride];
@@ -223,14 +238,22 @@ CG_INLINE void one_group(const uint8_t* super, const uint8_t* g, const cg_q8_gro
         for (int h = 0; h < 2; ++h) {
             f16v p = to_float(dot[r][h]) * s[h];
             if (F::KIND == MINIMUM) p = fma16(t[h], to_float(splat_i(xr.neg_sum)), p);
-            acc[r][h] = fma16(p, splat(xr.scale), acc[r][h]);
+            acc[r][h] = fma16(p, splat_f(xr.scale), acc[r][h]);
         }
     }
 }
 
-// acc[R][32] (+)= over `groups` groups. PREFETCH: w comes from memory once, so fetch ahead.
-template <class F, int R, bool PREFETCH>
-__attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add) {
+// What a pass over the weights does besides computing.
+enum Pass {
+    CACHED,   // nothing: the weights are an unpacked tile in L1
+    STREAM,   // they come from memory, once: fetch ahead
+    UNPACK    // the same, and leave them unpacked in `tile` for further rows
+};
+
+// out[R][32] (+)= over `groups` groups.
+template <class F, int R, Pass PASS>
+__attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add,
+                                     uint8_t* tile) {
     f16v acc[R][2];
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
@@ -241,11 +264,12 @@ __attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, siz
         const uint8_t* super = w;
         w += F::SUPER_BYTES;
         for (int i = 0; i < F::SUPER_GROUPS; ++i) {
-            if (PREFETCH)
+            if (PASS != CACHED)
 #pragma GCC unroll 24
                 for (int b = 0; b < F::BYTES; b += 64) __builtin_prefetch(w + PREFETCH_BYTES + b);
-            one_group<F, R>(super, w, x, stride, acc);
+            one_group<F, R>(super, w, x, stride, acc, PASS == UNPACK ? tile : nullptr);
             w += F::BYTES;
+            if (PASS == UNPACK) tile += Unpacked<F>::BYTES;
             ++x;
         }
     }
@@ -256,74 +280,50 @@ __attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, siz
     }
 }
 
-// Packed groups to the Unpacked form. Returns the packed bytes after them.
-template <class F>
-const uint8_t* unpack_tile(const uint8_t* w, int groups, uint8_t* out) {
-    for (int g0 = 0; g0 < groups; g0 += F::SUPER_GROUPS) {
-        const uint8_t* super = w;
-        w += F::SUPER_BYTES;
-        for (int i = 0; i < F::SUPER_GROUPS; ++i) {
-            for (int b = 0; b < F::BYTES; b += 64) __builtin_prefetch(w + PREFETCH_BYTES + b);
-#pragma GCC unroll 8
-            for (int q = 0; q < 8; ++q)
-#pragma GCC unroll 2
-                for (int h = 0; h < 2; ++h) store(out + (q * 2 + h) * 64, F::quad(w, q, h));
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; ++h) {
-                f16v s, t = {};
-                F::scales(super, w, h, &s, &t);
-                store(out + 1024 + 64 * h, s);
-                if (F::KIND != SYMMETRIC) store(out + 1152 + 64 * h, t);
-            }
-            w += F::BYTES;
-            out += Unpacked<F>::BYTES;
-        }
-    }
-    return w;
-}
-
 // As many rows as the registers hold: an int32 and a float accumulator (and a partial sum with HALVES) each.
 template <class F>
 constexpr int max_rows() {
     return !NATIVE_DOT ? 2 : F::KIND == HALVES ? 4 : 6;
 }
 
-template <class F, bool PREFETCH>
-CG_INLINE void micro_rows(int rows, const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add) {
+template <class F, Pass PASS>
+CG_INLINE void micro_rows(int rows, const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add,
+                          uint8_t* tile = nullptr) {
     constexpr int MAX = max_rows<F>();
     switch (rows) {
-        case 1: return micro<F, 1, PREFETCH>(w, x, stride, groups, out, add);
-        case 2: return micro<F, 2, PREFETCH>(w, x, stride, groups, out, add);
-        case 3: return micro<F, MAX < 3 ? 1 : 3, PREFETCH>(w, x, stride, groups, out, add);
-        case 4: return micro<F, MAX < 4 ? 1 : 4, PREFETCH>(w, x, stride, groups, out, add);
-        case 5: return micro<F, MAX < 5 ? 1 : 5, PREFETCH>(w, x, stride, groups, out, add);
-        case 6: return micro<F, MAX < 6 ? 1 : 6, PREFETCH>(w, x, stride, groups, out, add);
+        case 1: return micro<F, 1, PASS>(w, x, stride, groups, out, add, tile);
+        case 2: return micro<F, 2, PASS>(w, x, stride, groups, out, add, tile);
+        case 3: return micro<F, MAX < 3 ? 1 : 3, PASS>(w, x, stride, groups, out, add, tile);
+        case 4: return micro<F, MAX < 4 ? 1 : 4, PASS>(w, x, stride, groups, out, add, tile);
+        case 5: return micro<F, MAX < 5 ? 1 : 5, PASS>(w, x, stride, groups, out, add, tile);
+        case 6: return micro<F, MAX < 6 ? 1 : 6, PASS>(w, x, stride, groups, out, add, tile);
         default: return;
     }
 }
 
 // Rows cut evenly, so that seven rows are 4 + 3 and not 6 + 1.
-template <class F>
-void all_rows(const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, int rows, float* acc, bool add) {
-    const int blocks = (rows + max_rows<F>() - 1) / max_rows<F>();
-    for (int b = 0, r = 0; b < blocks; ++b) {
-        const int n = (rows - r + blocks - b - 1) / (blocks - b);
-        micro_rows<F, false>(n, w, x + size_t(r) * stride, stride, groups, acc + r * LANES, add);
-        r += n;
-    }
-}
-
 template <int FMT>
 void block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc, uint8_t* scratch) {
     using F = Packed<FMT>;
+    constexpr int MAX = max_rows<F>();
     const int groups = k / CG_GROUP;
     const auto* x = static_cast<const cg_q8_group*>(rows_data);
     const size_t stride = size_t(groups);
-    if (rows <= max_rows<F>()) return micro_rows<F, true>(rows, w, x, stride, groups, acc, false);
-    for (int g = 0; g < groups; g += TILE_GROUPS) {
-        const int n = groups - g < TILE_GROUPS ? groups - g : TILE_GROUPS;
-        w = unpack_tile<F>(w, n, scratch);
-        all_rows<Unpacked<F>>(scratch, x + g, stride, n, rows, acc, g > 0);
+    if (rows <= MAX) return micro_rows<F, STREAM>(rows, w, x, stride, groups, acc, false);
+    // Few rows: short tiles, so that fetching ahead spans the time in which a tile is only computed on.
+    const int tile_groups = rows < 48 ? 8 : TILE_GROUPS;
+    const int parts = (rows + MAX - 1) / MAX;
+    for (int g = 0; g < groups; g += tile_groups) {
+        const int n = groups - g < tile_groups ? groups - g : tile_groups;
+        for (int b = 0, r = 0; b < parts; ++b) {
+            const int count = (rows - r + parts - b - 1) / (parts - b);
+            const auto* xr = x + g + size_t(r) * stride;
+            float* out = acc + r * LANES;
+            if (b == 0) micro_rows<F, UNPACK>(count, w, xr, stride, n, out, g > 0, scratch);
+            else micro_rows<Unpacked<F>, CACHED>(count, scratch, xr, stride, n, out, g > 0);
+            r += count;
+        }
+        w += size_t(n) * size_t(F::BYTES) + size_t(n / F::SUPER_GROUPS) * size_t(F::SUPER_BYTES);
     }
 }
 
@@ -342,7 +342,7 @@ struct Bf16 {
 struct F32 {
     typedef float T;
     static constexpr int STEP = 1, BYTES = 128;
-    CG_INLINE f16v mul_add(f16v acc, const uint8_t* w, const float* x) { return fma16(splat(*x), load<f16v>(w), acc); }
+    CG_INLINE f16v mul_add(f16v acc, const uint8_t* w, const float* x) { return fma16(splat_f(*x), load<f16v>(w), acc); }
 };
 
 template <class F, int R>
@@ -387,9 +387,42 @@ void float_block(const uint8_t* w, int k, const void* rows_data, int rows, float
     }
 }
 
+// ---- the machine's limits ----------------------------------------------------------------------------------------
+
+uint64_t read_all(const uint8_t* memory, size_t bytes) {
+    u16v x[4] = {};
+    for (size_t i = 0; i + 256 <= bytes; i += 256) {
+        __builtin_prefetch(memory + i + PREFETCH_BYTES);
+        __builtin_prefetch(memory + i + PREFETCH_BYTES + 64);
+        __builtin_prefetch(memory + i + PREFETCH_BYTES + 128);
+        __builtin_prefetch(memory + i + PREFETCH_BYTES + 192);
+        for (size_t j = 0; j < 4; ++j) x[j] ^= load<u16v>(memory + i + 64 * j);
+    }
+    const u16v all = x[0] ^ x[1] ^ x[2] ^ x[3];
+    return uint64_t(all[0]) + all[15];
+}
+
+double dots(int rounds) {
+    constexpr int CHAINS = 12;
+    i16v acc[CHAINS] = {}, x = splat_i(rounds);
+    u64v w = u64v{} + uint8_t(rounds);
+    for (int i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+        for (int c = 0; c < CHAINS; ++c) {
+            acc[c] = dot4<false>(acc[c], w, x);
+#if defined(__AVX512F__)
+            asm("" : "+v"(acc[c]));  // twelve equal sums would be computed once
+#endif
+        }
+    }
+#pragma GCC unroll 12
+    for (int c = 1; c < CHAINS; ++c) acc[0] += acc[c];
+    return double(rounds) * CHAINS * 128 + (acc[0][0] == 1 ? 1e-9 : 0);
+}
+
 const callgate::Kernels KERNELS = {
     block<CG_Q4_0>, block<CG_Q4_1>, block<CG_Q5_0>,    block<CG_Q5_1>,   block<CG_Q8_0>, block<CG_Q4_K>, block<CG_Q5_K>,
-    block<CG_Q6_K>, float_block<Bf16>, float_block<F32>, set_row, store_block, store_silu,
+    block<CG_Q6_K>, float_block<Bf16>, float_block<F32>, set_row, store_block, store_silu, read_all, dots,
 };
 
 }  // namespace

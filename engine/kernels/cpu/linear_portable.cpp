@@ -23,9 +23,9 @@ void codes(int fmt, const uint8_t* g, Tile* tile) {
         const int quad = i / 128, at = i % 128;
         int q;
         if (fmt == CG_Q8_0) q = g[i];
-        else q = (g[quad / 2 * 128 + at] >> (quad % 2 * 4)) & 15;
+        else q = (g[p.low_at + quad / 2 * 128 + at] >> (quad % 2 * 4)) & 15;
         if (fmt == CG_Q6_K) q |= ((g[p.high_at + quad / 4 * 128 + at] >> (quad % 4 * 2)) & 3) << 4;
-        if (fmt == CG_Q5_0 || fmt == CG_Q5_1 || fmt == CG_Q5_K) q |= ((g[p.high_at + i / 8] >> (i % 8)) & 1) << 4;
+        if (fmt == CG_Q5_0 || fmt == CG_Q5_1 || fmt == CG_Q5_K) q |= ((g[p.high_at + at] >> quad) & 1) << 4;
         out[i] = int16_t(q - zero);
     }
 }
@@ -109,9 +109,34 @@ void f32_block(const uint8_t* w, int k, const void* rows_data, int rows, float* 
     }
 }
 
+uint64_t read_all(const uint8_t* memory, size_t bytes) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+        uint64_t v;
+        std::memcpy(&v, memory + i, 8);
+        sum ^= v;
+    }
+    return sum;
+}
+
+double dots(int rounds) {
+    Tile tile;
+    std::memset(&tile, 1, sizeof tile);
+    int8_t x[32];
+    std::memset(x, 1, sizeof x);
+    int32_t out[LANES], sum = 0;
+    for (int i = 0; i < rounds; ++i) {
+        x[i % 32] = int8_t(sum);
+        dot(tile, x, 0, 8, out);
+        sum += out[0];
+    }
+    return double(rounds) * 2048 + (sum == 1 ? 1e-9 : 0);
+}
+
 const callgate::Kernels KERNELS = {
     block<CG_Q4_0>, block<CG_Q4_1>, block<CG_Q5_0>, block<CG_Q5_1>, block<CG_Q8_0>, block<CG_Q4_K>, block<CG_Q5_K>,
     block<CG_Q6_K>, bf16_block,     f32_block,      set_row,        store_block,    store_silu,
+    read_all,       dots,
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_float, c_int, c_int32, c_size_t, c_void_p
+from ctypes import c_double, c_int, c_int32, c_size_t, c_void_p
 from functools import cache
 from typing import Any, Final
 
@@ -46,6 +46,8 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "cg_row_bytes": (c_size_t, [_I, _I]),
     "cg_dequant_row": (_I, [_I, _P, _I, _P]),
     "cg_embed_rows": (_I, [_I, _P, _I, _I, _P, _I, _P, _I]),
+    "cg_measure_read": (None, [_P, _P, c_size_t]),
+    "cg_measure_dots": (c_double, [_P, _I]),
     "cg_quantize_weights": (_I, [_I, _I, _P, _I, _I, _P]),
 }
 

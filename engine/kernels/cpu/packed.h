@@ -2,8 +2,9 @@
 //
 // A matrix is cut into blocks of 32 outputs; a block holds its K values group by group (32 of k), every part
 // a multiple of 64 bytes, so one layer is one forward stream of whole cache lines. Inside a group:
+//   (parts in the order in which they are first read: high bits, low bits, scales)
 //   nibbles [4 quad pairs][2 halves][16 lanes][4 k]  low nibble: quad 2p, high nibble: quad 2p+1   (512 bytes)
-//   fifth bits [8 quads][2 halves] one 64-bit mask                                                   (128 bytes)
+//   fifth bits [2 halves][16 lanes][4 k] bit q: quad q                                               (128 bytes)
 //   bits 4..5 [2][2 halves][64] two bits each of quads 4p..4p+3                                        (256 bytes)
 //   bytes [8 quads][2 halves][16 lanes][4 k], offset by 128                                          (1024 bytes)
 //   scales: float16 [32 lanes], then float16 minima [32]; K-quants: uint8 scales [32], uint8 minima [32]; Q6_K:
@@ -26,6 +27,7 @@ constexpr int LANES = 32;
 struct PackInfo {
     int group_bytes;
     int high_at;        // offset of the fifth bits, or of bits 4..5
+    int low_at;         // offset of the nibbles or bytes
     int scale_at;
     int super_groups;   // groups per super-block
     int super_bytes;    // in front of a super-block's groups
@@ -33,17 +35,17 @@ struct PackInfo {
 
 constexpr PackInfo pack_info(int fmt) {
     switch (fmt) {
-        case CG_Q4_0: return {512 + 64, 0, 512, 1, 0};
-        case CG_Q4_1: return {512 + 128, 0, 512, 1, 0};
-        case CG_Q5_0: return {512 + 128 + 64, 512, 640, 1, 0};
-        case CG_Q5_1: return {512 + 128 + 128, 512, 640, 1, 0};
-        case CG_Q8_0: return {1024 + 64, 0, 1024, 1, 0};
-        case CG_Q4_K: return {512 + 64, 0, 512, 8, 128};
-        case CG_Q5_K: return {512 + 128 + 64, 512, 640, 8, 128};
-        case CG_Q6_K: return {512 + 256 + 64, 512, 768, 8, 64};
-        case CG_BF16: return {LANES * 2 * CG_GROUP, 0, 0, 1, 0};
-        case CG_F32: return {LANES * 4 * CG_GROUP, 0, 0, 1, 0};
-        default: return {0, 0, 0, 1, 0};
+        case CG_Q4_0: return {512 + 64, 0, 0, 512, 1, 0};
+        case CG_Q4_1: return {512 + 128, 0, 0, 512, 1, 0};
+        case CG_Q5_0: return {128 + 512 + 64, 0, 128, 640, 1, 0};
+        case CG_Q5_1: return {128 + 512 + 128, 0, 128, 640, 1, 0};
+        case CG_Q8_0: return {1024 + 64, 0, 0, 1024, 1, 0};
+        case CG_Q4_K: return {512 + 64, 0, 0, 512, 8, 128};
+        case CG_Q5_K: return {128 + 512 + 64, 0, 128, 640, 8, 128};
+        case CG_Q6_K: return {256 + 512 + 64, 0, 256, 768, 8, 64};
+        case CG_BF16: return {LANES * 2 * CG_GROUP, 0, 0, 0, 1, 0};
+        case CG_F32: return {LANES * 4 * CG_GROUP, 0, 0, 0, 1, 0};
+        default: return {0, 0, 0, 0, 1, 0};
     }
 }
 

@@ -138,9 +138,9 @@ void put_codes(int fmt, const Group& g, int lane, uint8_t* out) {
             out[byte_at(k, lane)] = q;
             continue;
         }
-        out[nibble_at(k, lane)] |= uint8_t((q & 15) << ((k / 4 & 1) * 4));
+        out[p.low_at + nibble_at(k, lane)] |= uint8_t((q & 15) << ((k / 4 & 1) * 4));
         if (fmt == CG_Q6_K) out[p.high_at + pair_at(k, lane)] |= uint8_t((q >> 4) << (2 * (k / 4 % 4)));
-        if (has_fifth(fmt)) out[p.high_at + byte_at(k, lane) / 8] |= uint8_t((q >> 4) << (byte_at(k, lane) % 8));
+        if (has_fifth(fmt)) out[p.high_at + byte_at(k % 4, lane)] |= uint8_t((q >> 4) << (k / 4));
     }
 }
 
@@ -151,10 +151,9 @@ void get_codes(int fmt, const uint8_t* in, int lane, Group* g) {
             g->q[k] = in[byte_at(k, lane)];
             continue;
         }
-        g->q[k] = (in[nibble_at(k, lane)] >> ((k / 4 & 1) * 4)) & 15;
+        g->q[k] = (in[p.low_at + nibble_at(k, lane)] >> ((k / 4 & 1) * 4)) & 15;
         if (fmt == CG_Q6_K) g->q[k] |= uint8_t(((in[p.high_at + pair_at(k, lane)] >> (2 * (k / 4 % 4))) & 3) << 4);
-        if (has_fifth(fmt))
-            g->q[k] |= uint8_t(((in[p.high_at + byte_at(k, lane) / 8] >> (byte_at(k, lane) % 8)) & 1) << 4);
+        if (has_fifth(fmt)) g->q[k] |= uint8_t(((in[p.high_at + byte_at(k % 4, lane)] >> (k / 4)) & 1) << 4);
     }
 }
 
