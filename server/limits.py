@@ -23,6 +23,8 @@ MAX_JSON_DEPTH = 512
 
 MAX_MODEL_NAME = 512
 MAX_USER_CHARS = 512
+MAX_OUTPUT_TOKENS = (1 << 31) - 1
+"""Largest max_tokens that is taken for a number meant by somebody; it is then cut to the context."""
 MAX_METADATA_ENTRIES = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
@@ -47,6 +49,8 @@ MAX_SCHEMA_BYTES = 512 * 1024
 MAX_SCHEMA_DEPTH = 64
 MAX_SCHEMA_NODES = 50_000
 MAX_ENUM_VALUES = 5_000
+MAX_UNION_BRANCHES = 128
+"""Entries of one anyOf, oneOf or allOf; somewhat above that the grammar engine runs out of fuel."""
 MAX_PATTERN_CHARS = 8 * 1024
 MAX_PATTERN_NESTING = 64
 MAX_SCHEMA_NAME = 64

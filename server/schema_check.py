@@ -85,6 +85,10 @@ def _check_walk(schema: dict[str, Any], meta: bool) -> None:
         enum = node.get("enum")
         if isinstance(enum, list) and len(enum) > limits.MAX_ENUM_VALUES:
             raise SchemaError(f"an enum holds more than {limits.MAX_ENUM_VALUES} values", pointer)
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            branches = node.get(keyword)
+            if isinstance(branches, list) and len(branches) > limits.MAX_UNION_BRANCHES:
+                raise SchemaError(f"{keyword} holds more than {limits.MAX_UNION_BRANCHES} schemas", pointer)
         if meta:
             _check_references(schema, pointer, node)
             _check_pattern(node.get("pattern"), pointer)

@@ -70,8 +70,8 @@ def _given(request: SamplingFields) -> dict[str, Any]:
 def _max_tokens(value: int | None, param: str, info: ModelInfo) -> int | None:
     if value is None:
         return None
-    if value < 1:
-        raise BadRequest(f"{param} must be at least 1.", param=param)
+    if not 1 <= value <= limits.MAX_OUTPUT_TOKENS:
+        raise BadRequest(f"{param} must be between 1 and {limits.MAX_OUTPUT_TOKENS}.", param=param)
     return min(value, info.context_length)
 
 

@@ -59,6 +59,8 @@ FIELDS: list[tuple[str, str, Callable[[int], Any], int]] = [
     ("tools", "tool name", lambda n: {"tools": [{"type": "function", "function": {"name": "f" * n}}]}, limits.MAX_TOOL_NAME),
     ("tools", "schema depth", lambda n: {"tools": schema_tool(nested(n))}, limits.MAX_SCHEMA_DEPTH),
     ("tools", "enum", lambda n: {"tools": schema_tool({"enum": ["x"] * n})}, limits.MAX_ENUM_VALUES),
+    ("tools", "union", lambda n: {"tools": schema_tool({"anyOf": [{"type": "null"}] * n})}, limits.MAX_UNION_BRANCHES),
+    ("max_tokens", "max_tokens", lambda n: {"max_tokens": n}, limits.MAX_OUTPUT_TOKENS),
     ("messages", "messages", lambda n: {"messages": [{"role": "user", "content": ""}] * n}, limits.MAX_MESSAGES),
     ("messages", "parts", lambda n: {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * n}]}, limits.MAX_CONTENT_PARTS),
     ("messages", "name", lambda n: {"messages": [USER | {"name": "n" * n}]}, limits.MAX_NAME),
