@@ -1,0 +1,38 @@
+"""docs/api.md names every field that the code knows, and says of each what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from server.openai.fields import GRAMMAR_FIELDS, IGNORED, REFUSED
+from server.openai.types.chat import ChatCompletionRequest
+
+TEXT = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text("utf-8")
+
+
+def test_every_field_has_its_answer() -> None:
+    supported = TEXT.partition("Supported: ")[2].partition("Ignored,")[0]
+    ignored = TEXT.partition("Ignored,")[2].partition("Refused with")[0]
+    refused = TEXT.partition("Refused with")[2].partition("## Ceilings")[0]
+    for field in msgspec.structs.fields(ChatCompletionRequest):
+        assert f"`{field.encode_name}`" in supported
+    for name in GRAMMAR_FIELDS:
+        assert f"`{name}`" in supported
+    for name, why in IGNORED.items():
+        assert f"| `{name}` | {why} |" in ignored
+    for name in REFUSED:
+        assert f"`{name}`" in refused
+
+
+def test_no_field_has_two_answers_unless_only_one_value_is_refused() -> None:
+    both = (IGNORED.keys() & REFUSED.keys()) - {
+        "use_beam_search",
+        "include_stop_str_in_output",
+        "return_tokens_as_token_ids",
+    }
+    assert not both
+    supported = {field.encode_name for field in msgspec.structs.fields(ChatCompletionRequest)}
+    assert supported & IGNORED.keys() <= {"user", "metadata"}
+    assert not supported & REFUSED.keys()
