@@ -55,7 +55,7 @@ def answers(url: str, seconds: float = 3.0) -> bool:
 def install_torch() -> None:
     """The CPU build first, so that the main installation finds torch satisfied. A failure here is no failure."""
     if wants_cpu_torch() and answers(TORCH_CPU_INDEX):
-        pip("install", "--quiet", "--no-deps", "--index-url", TORCH_CPU_INDEX, locked("torch"), check=False)
+        pip("install", "-qq", "--no-deps", "--index-url", TORCH_CPU_INDEX, locked("torch"), check=False)
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def main() -> int:
         extras.append("zig")
     install_torch()
     target = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
-    pip("install", "--quiet", "--constraint", str(LOCK), "--editable", target)
+    pip("install", "-qq", "--constraint", str(LOCK), "--editable", target)
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -110,7 +109,8 @@ def _size(path: Path) -> int:
 def _finish(entry: CatalogEntry, watch: PullObserver) -> Path:
     """Check size and hash of what is on disk, then give it its name."""
     partial = partial_path(entry)
-    digest = file_sha256(partial, lambda done: watch.progress(done, entry.size))
+    watch.message(f"checking sha256 of {entry.filename}")
+    digest = file_sha256(partial)
     if digest != entry.sha256:
         partial.unlink(missing_ok=True)
         message = f"wrong hash for {entry.name}: expected sha256 {entry.sha256[:16]}.., got {digest[:16]}..; deleted"
@@ -125,11 +125,6 @@ def _finish(entry: CatalogEntry, watch: PullObserver) -> Path:
     return final
 
 
-def file_sha256(path: Path, progress: Callable[[int], None] | None = None) -> str:
-    digest = hashlib.sha256()
+def file_sha256(path: Path) -> str:
     with open(path, "rb") as file:
-        while chunk := file.read(sources.CHUNK * 4):
-            digest.update(chunk)
-            if progress is not None:
-                progress(file.tell())
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

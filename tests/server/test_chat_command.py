@@ -1,0 +1,50 @@
+"""``callgate chat`` against a gateway: streams text, runs the tools that are called, goes on."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from server.app import build_app
+from server.args import ServerArgs
+from server.commands.chat import Chat, ChatError
+from tests.fakes import Reply, ScriptedEngine
+
+CALL = '<tool_call>\n{"name": "calculate", "arguments": {"a": 6, "operation": "multiply", "b": 7}}\n</tool_call>'
+
+
+def make_chat(engine: ScriptedEngine) -> Chat:
+    client = TestClient(build_app(engine, ServerArgs()), base_url="http://localhost")
+    return Chat(client, "test-model")
+
+
+def test_a_tool_is_called_and_its_result_sent_back(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ScriptedEngine(
+        lambda request, index: "It is 42." if "42.0" in (request.text or "") else Reply(CALL, chunk=3)
+    )
+    chat = make_chat(engine)
+    chat.ask("6 times 7?")
+    assert [message["role"] for message in chat.messages] == ["user", "assistant", "tool", "assistant"]
+    assert chat.messages[2]["content"] == "42.0"
+    assert chat.messages[2]["tool_call_id"] == chat.messages[1]["tool_calls"][0]["id"]
+    assert "It is 42." in capsys.readouterr().out
+
+
+def test_a_model_that_only_calls_tools_comes_to_an_end(capsys: pytest.CaptureFixture[str]) -> None:
+    make_chat(ScriptedEngine(CALL)).ask("again")
+    assert "too many tool calls" in capsys.readouterr().out
+
+
+def test_an_error_of_the_server_is_said() -> None:
+    chat = make_chat(ScriptedEngine())
+    chat.model = "other"
+    with pytest.raises(ChatError, match="404"):
+        chat.ask("hi")
+    with pytest.raises(ChatError, match="died"):
+        make_chat(ScriptedEngine(Reply("Hello you", chunk=1, fail_after=3))).ask("hi")
+
+
+def test_no_server_is_a_clear_error() -> None:
+    with httpx.Client(base_url="http://127.0.0.1:9") as client, pytest.raises(httpx.ConnectError):
+        Chat(client, "m").ask("hi")
