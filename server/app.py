@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -32,7 +33,10 @@ def build_app(engine: EngineClient, args: ServerArgs, *, constrainer: Constraine
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        warm_up = asyncio.create_task(services.planner.warm_up())
         yield
+        warm_up.cancel()
+        await asyncio.gather(warm_up, return_exceptions=True)
         await services.planner.close()
 
     app = FastAPI(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 from chat_templates.errors import TemplateError
 from chat_templates.render import RenderedPrompt, render
 from engine.client import EngineClient
-from engine.messages import GenerateReqInput
+from engine.messages import GenerateReqInput, GrammarSpec
 from engine.sampling_params import SamplingParams
 from server import limits
 from server.args import ServerArgs
-from server.constrainer import Constrainer
+from server.constrainer import Constrainer, UnusableSchema
 from server.constraints import FREE, ConstraintPlan, OutputShape, constraint
 from server.dialect import ModelDialect, resolve_dialect
 from server.errors import BadRequest, RequestTimeout, Unsupported
@@ -68,6 +69,11 @@ class Planner:
         self._args = args
         self._constrainer = constrainer
         self._dialect: ModelDialect | None = None
+
+    async def warm_up(self) -> None:
+        """Start the grammar check process, so that the first request with tools does not wait for it."""
+        with contextlib.suppress(UnusableSchema):
+            await self._constrainer.check(GrammarSpec(kind="regex", source="a"), "")
 
     async def close(self) -> None:
         """End the grammar check process."""
