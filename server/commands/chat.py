@@ -101,14 +101,17 @@ class Chat:
 
     def ask(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
+        asked: list[dict[str, str]] = []
         for _ in range(MAX_ROUNDS):
-            answer = self._complete()
+            repeats = any(function in asked[:i] for i, function in enumerate(asked))
+            answer = self._complete("none" if repeats else "auto")
             self.messages.append(answer)
             calls = answer.get("tool_calls", [])
             if not calls:
                 return
             for call in calls:
                 self._run(call)
+                asked.append(call["function"])
         print("(stopped: too many tool calls)")
 
     def _run(self, call: dict[str, Any]) -> None:
@@ -117,8 +120,10 @@ class Chat:
         print(f"  [{function['name']} {function['arguments']} -> {result}]")
         self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
-    def _complete(self) -> dict[str, Any]:
+    def _complete(self, tool_choice: str) -> dict[str, Any]:
+        """One answer. A small model that repeats a call gets tool_choice none, which leaves it only text."""
         body = {"model": self.model, "messages": self.messages, "tools": TOOLS, "stream": True}
+        body |= {"tool_choice": tool_choice}
         answer: dict[str, Any] = {"role": "assistant", "content": ""}
         calls: list[dict[str, Any]] = []
         with self._client.stream("POST", "/v1/chat/completions", json=body) as response:

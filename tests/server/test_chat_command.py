@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import httpx
 import pytest
 from starlette.testclient import TestClient
@@ -31,8 +33,19 @@ def test_a_tool_is_called_and_its_result_sent_back(capsys: pytest.CaptureFixture
     assert "It is 42." in capsys.readouterr().out
 
 
+def test_a_model_that_repeats_a_call_gets_no_more_tools() -> None:
+    engine = ScriptedEngine(
+        lambda request, index: CALL if "operation" in (request.text or "").split("<|im_end|>")[0] else "42"
+    )
+    chat = make_chat(engine)
+    chat.ask("again")
+    assert [message["role"] for message in chat.messages] == ["user", *["assistant", "tool"] * 2, "assistant"]
+    assert chat.messages[-1]["content"] == "42"
+
+
 def test_a_model_that_only_calls_tools_comes_to_an_end(capsys: pytest.CaptureFixture[str]) -> None:
-    make_chat(ScriptedEngine(CALL)).ask("again")
+    numbers = itertools.count()
+    make_chat(ScriptedEngine(lambda request, index: CALL.replace("6", str(next(numbers))))).ask("again")
     assert "too many tool calls" in capsys.readouterr().out
 
 
