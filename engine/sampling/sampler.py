@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,12 +33,21 @@ class RowFault(Exception):
     """This row cannot be sampled. The message is safe to show to a client."""
 
 
+@dataclass(frozen=True, slots=True)
+class ArgmaxMasks:
+    """rows: int32 [L, ceil(V / 32)] allowed tokens; flags: uint8 [L], 1 where the row of ``rows`` counts."""
+
+    rows: npt.NDArray[np.int32]
+    flags: npt.NDArray[np.uint8]
+
+
 class Sampler:
     """Samples every row of a step. A row's result depends on its logits, its request and its position alone."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
         self._words = -(-vocab_size // 32)
+        self._scratch = np.empty(vocab_size, np.float32)
 
     def prepare(self, batch: ScheduleBatch) -> None:
         """Make the grammar masks of a step's first positions, to be called while the model computes. Optional."""
@@ -48,14 +59,41 @@ class Sampler:
                 except Exception:
                     state.prepared = False  # sample() meets the same fault where it can be answered
 
+    def masks(self, batch: ScheduleBatch) -> ArgmaxMasks | None:
+        """Masks of the positions where an argmax under the grammar decides, for an executor that takes the argmax
+        beside its logits; None where no row has one. Give the result to ``sample`` with that argmax."""
+        rows: npt.NDArray[np.int32] | None = None
+        flags = np.zeros(batch.num_logits, np.uint8)
+        end = 0
+        for row in batch.rows:
+            end += row.num_logits
+            req, state = row.req, row.req.sampling
+            if req.grammar is None or state is None or not row.samples or row.draft:
+                continue
+            if not state.plain or req.num_output < state.min_tokens:
+                continue
+            if rows is None:
+                rows = np.zeros((batch.num_logits, self._words), np.int32)
+            try:
+                if not req.grammar.fill_mask(rows[end - 1]):
+                    rows[end - 1] = -1
+            except Exception:
+                continue  # sample() meets the same fault where it can be answered
+            flags[end - 1] = 1
+        return None if rows is None else ArgmaxMasks(rows, flags)
+
     def sample(
-        self, logits: FloatArray, batch: ScheduleBatch, best: npt.NDArray[np.integer] | None = None
+        self,
+        logits: FloatArray,
+        batch: ScheduleBatch,
+        best: npt.NDArray[np.integer] | None = None,
+        masks: ArgmaxMasks | None = None,
     ) -> tuple[RowOutput, ...]:
         """One RowOutput per row.
 
         logits: float32 [L, V], the rows of ``ForwardBatch.logits_index``; not changed. best: [L] argmax of each
-        row where the caller has it already (NaN must win, as in numpy). A row that cannot be sampled carries
-        ``error``; the others are not affected.
+        row where the caller has it already (NaN must win, as in numpy), under ``masks`` where it took them (-1
+        where nothing is allowed). A row that cannot be sampled carries ``error``; the others are not affected.
         """
         outputs: list[RowOutput] = []
         offset = 0
@@ -65,12 +103,17 @@ class Sampler:
                 outputs.append(NOTHING)
                 continue
             known = None if best is None else best[offset : offset + count]
-            outputs.append(self._guarded(row, logits[offset : offset + count], known))
+            masked = masks is not None and bool(masks.flags[offset + count - 1])
+            outputs.append(self._guarded(row, logits[offset : offset + count], known, masked))
             offset += count
         return tuple(outputs)
 
-    def _guarded(self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None) -> RowOutput:
+    def _guarded(
+        self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None, masked: bool
+    ) -> RowOutput:
         try:
+            if masked and best is not None and not row.req.wants_prompt_logits:
+                return RowOutput(token_ids=(self._accept_masked(row, block, int(best[-1])),))
             return self._sample_row(row, block, best)
         except RowFault as fault:
             return RowOutput(error=str(fault))
@@ -85,6 +128,20 @@ class Sampler:
         tail = len(block) - 1 - len(row.draft)
         tokens, logprobs = self._walk(row, block[tail:], None if best is None else best[tail:])
         return RowOutput(token_ids=tokens, logprobs=logprobs, prompt_logprobs=prompt)
+
+    def _accept_masked(self, row: BatchRow, block: FloatArray, token: int) -> int:
+        """The argmax under the mask of ``masks``: what _walk would choose, without a pass over the logits."""
+        state, grammar = row.req.sampling, row.req.grammar
+        assert state is not None
+        assert grammar is not None
+        state.prepared = False
+        if token < 0:
+            raise RowFault("No token is allowed here.")
+        token = _finite_argmax(block[-1], token)
+        state.observe(token)
+        if not grammar.accept(token) and token not in state.stop_ids:
+            raise RowFault("The grammar does not allow any token that the model can write here.")
+        return token
 
     def _walk(
         self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None
@@ -105,7 +162,7 @@ class Sampler:
             tokens.append(token)
             state.observe(token)
             if state.logprobs:
-                logprobs.append(token_logprob(logits, token, state.top_logprobs))
+                logprobs.append(self.token_logprob(logits, token, state.top_logprobs))
             if grammar is not None and not grammar.accept(token) and token not in state.stop_ids:
                 raise RowFault("The grammar does not allow any token that the model can write here.")
             if index < len(draft) and (token != draft[index] or token in state.stop_ids):
@@ -117,7 +174,8 @@ class Sampler:
     ) -> int:
         if not np.isfinite(logits.max()):
             raise RowFault("The model produced numbers that are not finite.")
-        row = logits.copy()
+        row = self._scratch
+        np.copyto(row, logits)
         state.modify(row, num_output)
         if grammar is not None:
             prepared, state.prepared = state.prepared, False
@@ -141,7 +199,17 @@ class Sampler:
         assert state is not None
         last = min(row.known_end, req.prompt_len - 1)
         targets = req.tokens[row.start + 1 : last + 1]
-        return tuple(token_logprob(block[i], token, state.top_logprobs) for i, token in enumerate(targets))
+        return tuple(self.token_logprob(block[i], token, state.top_logprobs) for i, token in enumerate(targets))
+
+    def token_logprob(self, logits: FloatArray, token: int, top: int) -> TokenLogprob:
+        """log softmax of the unmodified logits (temperature 1, before penalties, bias and masks), as OpenAI and vLLM
+        report it; finite, never below MIN_LOGPROB."""
+        maximum = logits.max()
+        weights = np.subtract(logits, maximum, out=self._scratch)
+        norm = float(maximum) + math.log(float(np.exp(weights, out=weights).sum(dtype=np.float64)))
+        best = top_indices(logits, top) if top else ()
+        alternatives = tuple(TopLogprob(int(i), _bounded(float(logits[i]) - norm)) for i in best)
+        return TokenLogprob(token, _bounded(float(logits[token]) - norm), alternatives)
 
 
 def _finite_argmax(row: FloatArray, best: int | None) -> int:
@@ -150,16 +218,6 @@ def _finite_argmax(row: FloatArray, best: int | None) -> int:
     if not np.isfinite(row[token]):
         raise RowFault("The model produced numbers that are not finite, or no token is allowed here.")
     return token
-
-
-def token_logprob(logits: FloatArray, token: int, top: int) -> TokenLogprob:
-    """log softmax of the unmodified logits (temperature 1, before penalties, bias and masks), as OpenAI and vLLM
-    report it; finite, never below MIN_LOGPROB."""
-    maximum = float(logits.max())
-    norm = maximum + float(np.log(np.exp(logits - np.float32(maximum)).sum(dtype=np.float64)))
-    best = top_indices(logits, top) if top else ()
-    alternatives = tuple(TopLogprob(int(i), _bounded(float(logits[i]) - norm)) for i in best)
-    return TokenLogprob(token, _bounded(float(logits[token]) - norm), alternatives)
 
 
 def _bounded(logprob: float) -> float:

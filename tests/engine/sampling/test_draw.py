@@ -61,7 +61,7 @@ def test_frequencies_match_the_exact_distribution(filters, temperature):
     n = 4000
     got = np.zeros(len(row))
     for i in range(n):
-        got[draw(row, (i + uniform(9, i)) / n, temperature=temperature, **full)] += 1
+        got[draw(row.copy(), (i + uniform(9, i)) / n, temperature=temperature, **full)] += 1
     assert got[want == 0].sum() == 0, "a filtered token came out"
     assert np.abs(got / n - want).max() < 2.5 / n, "stratified u: every share is right to about one sample"
 
@@ -81,7 +81,7 @@ def test_never_a_masked_token_and_never_an_exception(size, seed, temperature, to
     row = (rng.standard_normal(size) * rng.choice([0.0, 1.0, 50.0])).astype(np.float32)
     row[rng.random(size) < 0.7] = -np.inf
     row[rng.integers(size)] = 1.0
-    token = draw(row, u, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    token = draw(row.copy(), u, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     assert np.isfinite(row[token])
     if top_k == 1 or temperature == 1e-5 or min_p == 1.0 or top_p == 1e-6:
         assert row[token] >= row.max() - 1e-3, "the limit of every filter is the argmax"
@@ -92,4 +92,4 @@ def test_never_a_masked_token_and_never_an_exception(size, seed, temperature, to
 def test_ends_of_the_unit_interval(u, filters):
     row = np.full(1000, -np.inf, np.float32)
     row[[3, 500, 900]] = [0.0, 1.0, 0.5]
-    assert draw(row, u, temperature=1.0, **filters) in (3, 500, 900)
+    assert draw(row.copy(), u, temperature=1.0, **filters) in (3, 500, 900)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.messages import TokenLogprob
-from engine.sampling.sampler import MIN_LOGPROB, Sampler, token_logprob
+from engine.sampling.sampler import MIN_LOGPROB, Sampler
 from engine.sampling.state import SamplingState
 from engine.sampling_params import SamplingParams
 from engine.scheduler.batch import ScheduleBatch, make_row
@@ -264,7 +264,7 @@ def test_logprobs_are_of_the_unmodified_distribution():
 def test_logprobs_are_finite():
     row = np.full(V, -np.inf, np.float32)
     row[4] = 3.0
-    detail = token_logprob(row, 9, 5)
+    detail = Sampler(V).token_logprob(row, 9, 5)
     assert detail.logprob == MIN_LOGPROB
     assert all(math.isfinite(top.logprob) and top.logprob <= 0.0 for top in detail.top)
     assert detail.top[0].logprob == 0.0
@@ -284,4 +284,4 @@ def test_prompt_logprobs_cover_the_tokens_after_each_position():
         req.num_computed += count
     assert [detail.token_id for detail in details] == list(prompt[1:])
     assert out.token_ids == (int(block[9].argmax()),)
-    assert details[5] == token_logprob(block[5], 16, 0)
+    assert details[5] == sampler.token_logprob(block[5], 16, 0)
