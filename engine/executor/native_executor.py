@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from engine.config import EngineConfig
 from engine.executor.executor import RowOutput, StepOutput
@@ -17,6 +17,7 @@ from engine.executor.kv_budget import kv_pages
 from engine.executor.native_weights import LinearPacker, PackedLinears, load_linears, pack_path
 from engine.kernels.cpu.build import BuildUnavailable, build
 from engine.kernels.cpu.model import CModelConfig, NativeModel, NativeModelError, open_library
+from engine.platform.host import available_memory, total_memory
 from engine.sampling.sampler import Sampler
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.config import ModelConfig
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float32]
 
 _GROUP: Final = 32
+_FEW_LOGITS: Final = 256
 _MAX_HEAD_DIM: Final = 512
 _MAX_SLOTS: Final = (1 << 31) - 1
 
@@ -96,12 +98,11 @@ class NativeExecutor:
         self._sampler = Sampler(model.vocab_size)
 
     def _fitting_pages(self, config: EngineConfig) -> int:
-        memory = psutil.virtual_memory()
         pages = kv_pages(
             config,
             page_bytes=self.model.page_bytes(config.page_size, self.kv_dtype),
-            free_bytes=memory.available,
-            total_bytes=memory.total,
+            free_bytes=available_memory(),
+            total_bytes=total_memory(),
             on_cpu=True,
         )
         return min(pages, _MAX_SLOTS // config.page_size)
@@ -131,12 +132,29 @@ class NativeExecutor:
         hidden = None
         if any(row.req.embeds for row in batch.rows):
             hidden = np.empty((len(forward_batch.input_ids), self.model_config.hidden_size), np.float32)
-        best = np.empty(len(forward_batch.logits_index), np.int32)
-        logits = self.model.forward(forward_batch, argmax=best, hidden=hidden)
-        rows = self._sampler.sample(logits, batch, best)
+        if len(forward_batch.logits_index) > _FEW_LOGITS:
+            rows = self._sampler.sample(self._many_logits(forward_batch, hidden), batch)
+        else:
+            masks = self._sampler.masks(batch)
+            best = np.empty(len(forward_batch.logits_index), np.int32)
+            logits = self.model.forward(
+                forward_batch,
+                argmax=best,
+                hidden=hidden,
+                mask=None if masks is None else masks.rows,
+                masked=None if masks is None else masks.flags,
+            )
+            rows = self._sampler.sample(logits, batch, best, masks)
         if hidden is None:
             return StepOutput(rows)
         return StepOutput(_with_embeddings(rows, batch, forward_batch, hidden))
+
+    def _many_logits(self, batch: ForwardBatch, hidden: FloatArray | None) -> FloatArray:
+        """Logits for prompt logprobs in memory of their own, so that the model's buffer stays small afterwards."""
+        if hidden is None:
+            hidden = np.empty((len(batch.input_ids), self.model_config.hidden_size), np.float32)
+        self.model.forward(replace(batch, logits_index=batch.logits_index[:0]), hidden=hidden)
+        return self.model.head(hidden[batch.logits_index])
 
     def copy_page(self, source: int, target: int) -> None:
         self.model.copy_page(source, target)

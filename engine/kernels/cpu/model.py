@@ -199,7 +199,7 @@ class NativeModel:
         return np.ctypeslib.as_array(output.logits, (count, self.config.vocab_size))
 
     def attention(self, layer: int, batch: ForwardBatch, qkv: FloatArray) -> FloatArray:
-        """Rotary, KV write, attention of one layer: qkv [T, (heads + 2 kv_heads) * head_dim] to [T, heads * head_dim]."""
+        """Rotary, KV write, attention of a layer: qkv [T, (heads + 2 kv_heads) * head_dim] to [T, heads * head_dim]."""
         c, (c_batch, held) = self.config, _c_batch(batch)
         _expect("qkv", qkv, np.float32, (len(held[0]), (c.num_heads + 2 * c.num_kv_heads) * c.head_dim))
         out = np.empty((len(qkv), c.num_heads * c.head_dim), np.float32)
