@@ -18,7 +18,7 @@ from server.constrainer import Constrainer, UnusableSchema
 from server.errors import BadRequest
 from server.schema_check import check_schema, nesting
 from server.tools import Tools
-from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy, Reasoning, build_constraint
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy, Reasoning
 
 _STRUCTURED_KEYS = ("json", "regex", "choice", "grammar", "json_object")
 
@@ -120,11 +120,20 @@ async def constraint(plan: ConstraintPlan, constrainer: Constrainer) -> GrammarS
         if plan.shape.grammar is not None:
             return await _client_constraint(plan, constrainer)
         request = _request(plan)
-        if build_constraint(request) is None:
+        if _is_free(request):
             return None
         return (await constrainer.constrain(request, document_strict=plan.shape.strict)).spec
     except UnusableSchema as exc:
         raise _refusal(exc, plan) from None
+
+
+def _is_free(request: ConstraintRequest) -> bool:
+    """Whether build_constraint would say None; asked first, because judging schemas costs more than knowing this."""
+    if request.document is not None:
+        return False
+    if request.choice == "required" or request.policy == "on":
+        return not request.tools
+    return request.policy == "off" or not any(tool.strict for tool in request.tools)
 
 
 def _request(plan: ConstraintPlan) -> ConstraintRequest:

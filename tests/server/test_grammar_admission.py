@@ -13,8 +13,10 @@ import pytest
 
 from server.app import build_app
 from server.args import ServerArgs
+from server.constraints import _is_free
 from tests.fakes import ScriptedEngine
 from tests.live import live
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint
 
 ENGINE = ScriptedEngine("ok")
 Ask = Callable[..., tuple[int, Any]]
@@ -98,3 +100,13 @@ def test_structured_outputs(ask: Ask, outputs: Any, status: int) -> None:
     assert found == status, body
     if status == 400:
         assert body["param"].startswith("structured_outputs")
+
+
+@pytest.mark.parametrize("policy", ["on", "strict-only", "off"])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("strict", [True, False, None])
+@pytest.mark.parametrize("document", [None, {"type": "object"}])
+def test_the_short_cut_agrees_with_the_builder(policy: Any, choice: Any, strict: bool | None, document: Any) -> None:
+    tools = () if strict is None else (ConstrainedTool("f", PLAIN, strict),)
+    request = ConstraintRequest(format="hermes", tools=tools, choice=choice, document=document, policy=policy)
+    assert _is_free(request) == (build_constraint(request) is None)
