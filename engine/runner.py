@@ -42,7 +42,7 @@ def build_runner(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runn
 
 def _is_native(config: EngineConfig, checkpoint: Checkpoint) -> bool:
     """End of ``--runner auto``: native where it can serve the model as asked, else torch. Says why not."""
-    if config.runner != "native":
+    if config.runner == "torch" or (config.runner == "auto" and _may_use_gpu(config)):
         return False
     from engine.executor.native_executor import refuses
 
@@ -53,6 +53,11 @@ def _is_native(config: EngineConfig, checkpoint: Checkpoint) -> bool:
         raise ValueError(f"{reason}; start with --runner torch.")
     logger.info("using the torch runner: %s", reason)
     return False
+
+
+def _may_use_gpu(config: EngineConfig) -> bool:
+    """A GPU was asked for, or ``--device auto`` may find one: torch decides then. Asking torch here would import it."""
+    return config.device == "cuda" or (config.device == "auto" and any(Path("/dev").glob("nvidia[0-9]*")))
 
 
 def _native(spec: ModelProcessSpec, checkpoint: Checkpoint, eos_token_ids: tuple[int, ...]) -> Runner:
@@ -94,7 +99,7 @@ def _runner(
         max_running_requests=config.max_running_requests,
         device=device,
         dtype=dtype,
-        quantization=_quantization(config, checkpoint),
+        quantization=_quantization(config, checkpoint, runner),
         runner=runner,
         created=int(time.time()),
         embedding_size=model.hidden_size,
@@ -102,10 +107,13 @@ def _runner(
     return Runner(executor, info)
 
 
-def _quantization(config: EngineConfig, checkpoint: Checkpoint) -> str:
+def _quantization(config: EngineConfig, checkpoint: Checkpoint, runner: str) -> str:
+    """What ``auto`` came to: a GGUF keeps its own types; float weights become int8 in the native runner."""
     if config.quantization != "auto":
         return config.quantization
-    return "gguf" if checkpoint.format == "gguf" else "none"
+    if checkpoint.format == "gguf":
+        return "gguf"
+    return "int8" if runner == "native" else "none"
 
 
 def _hash_lm(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runner:

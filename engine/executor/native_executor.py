@@ -43,6 +43,8 @@ def refuses(config: EngineConfig, model: ModelConfig) -> str | None:
         return "the native runner computes on CPUs only"
     if config.tp_size > 1:
         return "the native runner has no tensor parallelism"
+    if config.attention_backend != "auto":
+        return "the native runner has an attention of its own"
     if config.dtype == "float16":
         return "the native runner has no float16"
     widths = {
