@@ -129,7 +129,7 @@ class OutputParser:
         yield from self._read_content()
 
     def _read_messages(self, protocol: MessageProtocol, prompt_suffix: str) -> Read[None]:
-        if not protocol.in_header(prompt_suffix) and not (yield from protocol.begins(self._lx)):
+        if not protocol.in_header(prompt_suffix) and not (yield from protocol.begins(self._lx, self._out.content.put)):
             yield from self._read_content()
             return
         settings = Settings(separate=self._separate, parses=self._parses)

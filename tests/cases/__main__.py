@@ -14,17 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cases import text_cases
+from tests.cases import template_cases, text_cases
 from tests.cases.text_cases import NotRun
 
 
 def kinds() -> dict[str, Callable[[Mapping[str, Any]], list[str]]]:
     """What can be run here. The kinds that need a server are added by their harness."""
-    known: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
-        "parse": text_cases.check,
-        "stream": text_cases.check,
-    }
-    return known
+    return {"parse": text_cases.check, "stream": text_cases.check, "template": template_cases.check}
 
 
 def read(path: Path) -> Iterator[tuple[int, Any]]:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, skip_space, until
+from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, at_marker, skip_space, until
 from toolcall.output import Channel, Output
 from toolcall.syntax.block import Body, Options
 from toolcall.syntax.json_calls import read_arguments
@@ -60,9 +60,9 @@ class MessageProtocol:
         start = max(prompt_suffix.rfind(s) for s in self.starts)
         return start > max(prompt_suffix.rfind(w) for w in (self.message, *self.ends))
 
-    def begins(self, lx: Lexer) -> Read[bool]:
-        """Whether the text begins with a header; consumes nothing but white space."""
-        yield from skip_space(lx)
+    def begins(self, lx: Lexer, put: Put) -> Read[bool]:
+        """Whether the text begins with a header; puts and consumes nothing but white space."""
+        yield from skip_space(lx, put)
         word = yield from at_marker(lx, self._begin)
         if word is not None:
             lx.pos -= len(word)

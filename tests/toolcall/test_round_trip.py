@@ -1,0 +1,127 @@
+"""Ground-truth calls written in each family's way and read back: the same calls, streamed and not."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolcall
+from tests.cases.compare import same_json
+from tests.toolcall.conftest import scaled
+from tests.toolcall.fuzzing import TOOLS, random_calls
+from tests.toolcall.render_calls import RENDERERS, SCHEMA_TYPED, VARIANTS, Call
+from tests.toolcall.running import events_of
+from toolcall.schema import ToolSet
+
+PER_FORMAT = 150
+TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def read_back(name: str, text: str, tools: Any, pieces: list[str] | None = None) -> list[Call]:
+    answer = toolcall.fold(events_of(name, pieces or [text], tools=tools))
+    assert answer.content == ""
+    assert not any(c.rescued for c in answer.tool_calls)
+    return [(c.name, json.loads(c.arguments)) for c in answer.tool_calls]
+
+
+def same_calls(a: list[Call], b: list[Call]) -> bool:
+    return len(a) == len(b) and all(x[0] == y[0] and same_json(x[1], y[1]) for x, y in zip(a, b))
+
+
+def renderers_of(name: str) -> list[Any]:
+    return [r[name] for r in (RENDERERS, VARIANTS) if name in r]
+
+
+@pytest.mark.parametrize("name", sorted(RENDERERS))
+def test_random_calls_come_back(name: str) -> None:
+    for seed in range(scaled(25)):
+        rng = random.Random(f"{name} {seed}")
+        calls = random_calls(rng)
+        if name in ("pythonic", "olmo3", "lfm2"):
+            calls = [c for c in calls if "-" not in c[0]] or [("fs.now", {})]
+        for render in renderers_of(name):
+            text = render(calls)
+            for pieces in ([text], list(text)):
+                assert same_calls(read_back(name, text, TOOLS, pieces), calls), text
+
+
+def ground_truth(data: Path) -> Iterator[tuple[list[dict[str, Any]], list[Call]]]:
+    """(tools, calls) of every single-turn question that has calls; of several right values the first."""
+    for answers in sorted((data / "possible_answer").glob("BFCL_v4_*.json")):
+        if any(w in answers.name for w in ("multi_turn", "memory", "web_search")):
+            continue
+        questions = {q["id"]: q for q in map(json.loads, (data / answers.name).read_text("utf-8").splitlines())}
+        for line in answers.read_text("utf-8").splitlines():
+            row = json.loads(line)
+            calls = [(name, chosen(values)) for call in row["ground_truth"] for name, values in call.items()]
+            yield questions[row["id"]]["function"], calls
+
+
+def chosen(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The first possible value of each argument; "" among them means that it may be left out."""
+    out = {}
+    for key, possible in values.items():
+        value = possible[0] if isinstance(possible, list) and possible else possible
+        if value != "" or not isinstance(possible, list) or len(possible) == 1:
+            out[key] = nested(value)
+    return out
+
+
+def nested(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: nested(v[0] if isinstance(v, list) and v else v) for k, v in value.items()}
+    return [nested(v) if isinstance(v, dict) else v for v in value] if isinstance(value, list) else value
+
+
+def fits(tools: Any, call: Call) -> bool:
+    """Whether the schema allows the types of the ground truth, so that text can be turned back into them."""
+    tool = ToolSet(tools).get(call[0])
+    if tool is None:
+        return False
+    for key, value in call[1].items():
+        kinds = tool.type_of(key).kinds
+        if "any" in kinds:
+            return not isinstance(value, str)
+        if isinstance(value, bool) and "boolean" not in kinds:
+            return False
+        if not any(isinstance(value, TYPES[k]) for k in kinds) or ("string" in kinds and not isinstance(value, str)):
+            return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def truth(bfcl_data: Path) -> list[tuple[list[dict[str, Any]], list[Call]]]:
+    return list(ground_truth(bfcl_data))
+
+
+@pytest.mark.parametrize("name", sorted(RENDERERS))
+def test_bfcl_calls_come_back(name: str, truth: list[tuple[list[dict[str, Any]], list[Call]]]) -> None:
+    rows = truth if scaled(100) > 1000 else random.Random(name).sample(truth, min(len(truth), scaled(PER_FORMAT)))
+    typed = name in SCHEMA_TYPED
+    done = left_out = 0
+    for tools, calls in rows:
+        wanted = [c for c in calls if not typed or fits(tools, c)]
+        left_out += len(calls) - len(wanted)
+        if not wanted:
+            continue
+        for render in renderers_of(name):
+            text = render(wanted)
+            for pieces in ([text], [text[i : i + 3] for i in range(0, len(text), 3)]):
+                assert same_calls(read_back(name, text, tools, pieces), wanted), text
+        done += len(wanted)
+    print(
+        f"{name}: {done} of {sum(len(c) for _, c in truth)} calls came back, streamed and not; {left_out} not of their schema's types"
+    )
