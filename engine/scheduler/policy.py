@@ -7,7 +7,6 @@ from enum import Enum
 
 import msgspec
 
-from engine.config import EngineConfig
 from engine.kv_cache.manager import KVCacheManager
 from engine.kv_cache.radix_cache import PageKey, RadixNode
 from engine.scheduler.batch import BatchRow
@@ -35,17 +34,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_cache: bool = True
     target_latency: float = 0.0
     strict: bool = False
-
-
-def scheduler_config(config: EngineConfig, context_length: int) -> SchedulerConfig:
-    """The scheduler's part of ``config``; ``context_length`` is the model's, where max_model_len leaves it open."""
-    return SchedulerConfig(
-        max_running_requests=config.max_running_requests,
-        chunked_prefill_size=config.chunked_prefill_size,
-        max_model_len=config.max_model_len or context_length,
-        num_draft_tokens=0 if config.speculative == "off" else config.num_draft_tokens,
-        enable_prefix_cache=config.enable_prefix_cache,
-    )
 
 
 class ChunkPolicy:
