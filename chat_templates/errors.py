@@ -13,5 +13,9 @@ class TemplateError(ValueError):
         self.param = param
 
 
+class TemplateLimitError(TemplateError):
+    """The template ran too long or made too much text, whatever the conversation."""
+
+
 class HistoryError(TemplateError):
     """A message that no template could render: unknown role, an image, a tool result without a call."""

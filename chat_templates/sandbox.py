@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from chat_templates.errors import TemplateError
+from chat_templates.errors import TemplateError, TemplateLimitError
 
 MAX_OUTPUT_CHARS = 4 * 1024 * 1024
 MAX_SECONDS = 1.0
@@ -50,6 +51,16 @@ class LimitError(SecurityError):
     """The template ran too long or made too much text."""
 
 
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """MAX_SECONDS for everything that is rendered inside; an outer limit that ends earlier stays in force."""
+    token = _deadline.set(min(_deadline.get(), time.monotonic() + MAX_SECONDS))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
 def check_deadline() -> None:
     if time.monotonic() > _deadline.get():
         raise LimitError(f"the template ran longer than {MAX_SECONDS:g} s")
@@ -70,9 +81,12 @@ def check_text(value: Any) -> Any:
     """``value``, unless its text would be longer than the output may be; shared parts count every time."""
     if isinstance(value, (str, bytes)):
         return check_size(value)
-    stack, size = [value], 0
+    stack, size, seen = [value], 0, 0
     while stack:
         item = stack.pop()
+        seen += 1
+        if seen % 4096 == 0:
+            check_deadline()
         size += len(item) + 1 if isinstance(item, Sized) else 1
         if isinstance(item, Mapping):
             stack.extend(item.keys())
@@ -293,10 +307,15 @@ class CompiledTemplate:
 
     def render(self, variables: dict[str, Any]) -> str:
         """Text of at most MAX_OUTPUT_CHARS, made within MAX_SECONDS; TemplateError with the template's message."""
-        token = _deadline.set(time.monotonic() + MAX_SECONDS)
+        with time_limit():
+            return self._render(variables)
+
+    def _render(self, variables: dict[str, Any]) -> str:
         try:
             return self._collect(variables)
-        except (LimitError, SecurityError) as error:
+        except LimitError as error:
+            raise TemplateLimitError(f"chat template refused: {error}", param="chat_template") from error
+        except SecurityError as error:
             raise TemplateError(f"chat template refused: {error}", param="chat_template") from error
         except jinja2.TemplateError as error:
             raise TemplateError(f"chat template: {error}") from error
@@ -304,8 +323,6 @@ class CompiledTemplate:
             raise TemplateError("chat template: nested too deeply") from error
         except Exception as error:
             raise TemplateError(f"chat template failed: {type(error).__name__}: {error}") from error
-        finally:
-            _deadline.reset(token)
 
     def _collect(self, variables: dict[str, Any]) -> str:
         pieces: list[str] = []

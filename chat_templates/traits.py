@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from chat_templates.errors import TemplateError
-from chat_templates.sandbox import compile_template
+from chat_templates.errors import TemplateError, TemplateLimitError
+from chat_templates.sandbox import compile_template, time_limit
 
 _NEEDLE = "n33dle"
 _ARGUMENT = "argum3nt"
@@ -45,7 +45,15 @@ class Traits:
 
 @functools.lru_cache(maxsize=32)
 def template_traits(source: str) -> Traits:
-    """Probe ``source``: about ten renders of one to five short messages."""
+    """Probe ``source``: about ten renders of one to five short messages, within one time limit together.
+
+    Raises TemplateError where it cannot be compiled, TemplateLimitError where it never ends.
+    """
+    with time_limit():
+        return _probe_all(source)
+
+
+def _probe_all(source: str) -> Traits:
     probe = _Probe(source)
     parts = not probe.shows(_NEEDLE, [_user(_NEEDLE)]) and probe.shows(_NEEDLE, [_user(_parts(_NEEDLE))])
     probe.parts = parts
@@ -98,6 +106,8 @@ class _Probe:
         variables = {"messages": messages, "tools": tools, "add_generation_prompt": True}
         try:
             return self._template.render({**variables, "bos_token": "", "eos_token": ""})
+        except TemplateLimitError:
+            raise
         except TemplateError:
             return None
 

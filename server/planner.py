@@ -141,8 +141,9 @@ class Planner:
         return make
 
     async def render(self, conversation: Conversation) -> RenderedPrompt:
-        """The prompt. Large conversations are rendered in a worker thread, within RENDER_TIMEOUT."""
-        if conversation.size <= limits.RENDER_OFF_LOOP_CHARS:
+        """The prompt. Large conversations and clients' own templates are rendered in a worker thread, within
+        RENDER_TIMEOUT."""
+        if conversation.template is None and conversation.size <= limits.RENDER_OFF_LOOP_CHARS:
             return self._render(conversation)
         try:
             async with asyncio.timeout(limits.RENDER_TIMEOUT):

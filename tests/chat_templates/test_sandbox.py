@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from chat_templates import TemplateError
+from chat_templates import TemplateError, render
 from chat_templates.sandbox import MAX_OUTPUT_CHARS, CompiledTemplate
 
 ESCAPES = [
@@ -131,6 +131,15 @@ def test_a_bomb_ends_with_an_error_in_bounded_time_and_memory(payload: str) -> N
     with pytest.raises(TemplateError):
         _run(payload)
     assert time.monotonic() - start < 20, "far above the limit of one second: the limit did not work"
+
+
+@pytest.mark.parametrize("payload", BOMBS)
+def test_probing_a_bomb_ends_too(payload: str) -> None:
+    """A template is probed a dozen times before it is used; that must not take a dozen limits."""
+    start = time.monotonic()
+    with pytest.raises(TemplateError):
+        render(payload, [{"role": "user", "content": "hi"}])
+    assert time.monotonic() - start < 20
 
 
 def test_output_at_the_limit_passes_and_above_it_is_refused() -> None:
