@@ -38,30 +38,40 @@ CG_INLINE float max_abs(f16v a, f16v b) {
 #endif
 }
 
-CG_INLINE int32_t sum_i(i16v v) {
+// -(sum of each half's 16 bytes, and of both), and the bytes themselves.
+CG_INLINE void store_codes(cg_q8_group* g, i16v a, i16v b) {
 #if defined(__AVX512F__)
-    return _mm512_reduce_add_epi32((__m512i)v);
+    const __m128i low = _mm512_cvtepi32_epi8((__m512i)a), high = _mm512_cvtepi32_epi8((__m512i)b);
+    const __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+    _mm256_storeu_si256((__m256i*)g->q, q);
+    __m256i s = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), q);
+    s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0x4e));
+    s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0xb1));
+    g->neg_sum_half[0] = -_mm256_extract_epi32(s, 0);
+    g->neg_sum_half[1] = -_mm256_extract_epi32(s, 4);
 #else
-    int32_t x[16], s = 0;
-    store(x, v);
-    for (int i = 0; i < 16; ++i) s += x[i];
-    return s;
+    int32_t x[32], s[2] = {0, 0};
+    store(x, a);
+    store(x + 16, b);
+    for (int i = 0; i < 32; ++i) {
+        g->q[i] = int8_t(x[i]);
+        s[i / 16] -= x[i];
+    }
+    g->neg_sum_half[0] = s[0];
+    g->neg_sum_half[1] = s[1];
 #endif
+    g->neg_sum = g->neg_sum_half[0] + g->neg_sum_half[1];
 }
 
 CG_INLINE bool any_nan(f16v a, f16v b) {
 #if defined(__AVX512F__)
     return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q) != 0;
 #else
-    return sum_i((a != a) | (b != b)) != 0;
-#endif
-}
-
-CG_INLINE void store_bytes(int8_t* p, i16v v) {
-#if defined(__AVX512F__)
-    _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)v));
-#else
-    store(p, __builtin_convertvector(v, b16v));
+    const i16v bad = (a != a) | (b != b);
+    int32_t x[16], any = 0;
+    store(x, bad);
+    for (int i = 0; i < 16; ++i) any |= x[i];
+    return any != 0;
 #endif
 }
 
@@ -77,13 +87,8 @@ CG_INLINE void quantize_group(cg_q8_group* g, f16v a, f16v b) {
     const f16v magic = splat(12582912.0f);
     const i16v qa = (i16v)(a * splat(inverse) + magic) - (i16v)magic;
     const i16v qb = (i16v)(b * splat(inverse) + magic) - (i16v)magic;
-    store_bytes(g->q, qa);
-    store_bytes(g->q + 16, qb);
-    const int32_t sa = sum_i(qa), sb = sum_i(qb);
-    g->scale = tiny ? 0.0f : m / 127.0f;
-    g->neg_sum = -(sa + sb);
-    g->neg_sum_half[0] = -sa;
-    g->neg_sum_half[1] = -sb;
+    store_codes(g, qa, qb);
+    g->scale = tiny ? 0.0f : m * (1.0f / 127.0f);
 }
 
 // Nearest bfloat16, ties to even; NaN stays NaN.
@@ -94,9 +99,16 @@ CG_INLINE void store_bf16(uint16_t* p, f16v v) {
     store(p, __builtin_convertvector(bits >> 16, h16));
 }
 
+// Outputs are written down a column of rows, a cache line here and there: ask for the lines this many rows ahead.
+constexpr int WRITE_AHEAD = 8;
+
+CG_INLINE char* row_of(const cg_rows* rows, int row) {
+    return static_cast<char*>(rows->data) + size_t(row) * callgate::row_stride_bytes(rows->kind, rows->k);
+}
+
 // Group `at` (of 32 values) of one row, in whichever form the rows have.
 CG_INLINE void put_group(const cg_rows* rows, int row, int at, f16v a, f16v b) {
-    char* base = static_cast<char*>(rows->data) + size_t(row) * callgate::row_stride_bytes(rows->kind, rows->k);
+    char* base = row_of(rows, row);
     if (rows->kind == CG_ROWS_Q8) {
         quantize_group(reinterpret_cast<cg_q8_group*>(base) + at, a, b);
     } else if (rows->kind == CG_ROWS_BF16) {
@@ -116,6 +128,8 @@ void store_block(const float* acc, int rows, int lanes, const float* bias, float
     for (int r = 0; r < rows; ++r) {
         f16v v[2] = {load<f16v>(acc + r * LANES), load<f16v>(acc + r * LANES + 16)};
         float* out = y + size_t(r) * size_t(ldy);
+        __builtin_prefetch(out + WRITE_AHEAD * ldy, 1);
+        __builtin_prefetch(out + WRITE_AHEAD * ldy + 16, 1);
         float edge[LANES] = {};
         if (lanes < LANES) std::memcpy(edge, out, size_t(lanes) * 4);
         float* at = lanes < LANES ? edge : out;
@@ -137,7 +151,9 @@ CG_INLINE f16v silu(f16v x) {
 }
 
 void store_silu(const float* gate, const float* up, int rows, const cg_rows* out, int row0, int at) {
+    const int group_bytes = int(callgate::row_stride_bytes(out->kind, CG_GROUP));
     for (int r = 0; r < rows; ++r) {
+        __builtin_prefetch(row_of(out, row0 + r + WRITE_AHEAD) + at * group_bytes, 1);
         f16v h[2];
         for (int i = 0; i < 2; ++i)
             h[i] = silu(load<f16v>(gate + r * LANES + 16 * i)) * load<f16v>(up + r * LANES + 16 * i);
