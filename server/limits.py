@@ -62,8 +62,8 @@ MAX_CHOICES = 1024
 
 MAX_TEMPLATE_KWARGS = 32
 MAX_TEMPLATE_KWARG_CHARS = 1024
-MAX_PROMPT_CHARS = 16 * 1024 * 1024
-"""Rendered prompt text."""
+MAX_PROMPT_CHARS = 4 * 1024 * 1024
+"""Text of all messages; as much as a template may write."""
 RENDER_TIMEOUT = 10.0
 """Seconds for rendering one prompt."""
 RENDER_OFF_LOOP_CHARS = 64 * 1024
