@@ -79,10 +79,15 @@ def remove_run_dir(directory: Path) -> None:
 
 
 class Inbox(Generic[T]):
-    """The reading end of one socket file. ``dropped`` counts frames that were no message."""
+    """The reading end of one socket file.
+
+    dropped: frames so far that were no message. drained: the last ``receive`` left nothing behind; only then
+    will ``fd`` speak up for the next frame.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str, decode: Callable[[bytes], T]) -> None:
         self.dropped = 0
+        self.drained = False
         self._decode = decode
         self._path = path
         self._socket = context.socket(zmq.PULL)
@@ -96,18 +101,21 @@ class Inbox(Generic[T]):
 
     @property
     def fd(self) -> int:
-        """A file descriptor that becomes readable when messages may wait (edge-triggered: drain with receive)."""
+        """A file descriptor that becomes readable when frames may wait. It is edge-triggered: receive until
+        ``drained``, rubbish included, before waiting for it again."""
         return int(self._socket.getsockopt(zmq.FD))
 
     def receive(self, timeout: float = 0.0, limit: int = 1024) -> list[T]:
-        """Up to ``limit`` messages; waits at most ``timeout`` seconds for the first one."""
+        """The messages among the next ``limit`` frames; waits at most ``timeout`` seconds for the first one."""
         messages: list[T] = []
+        self.drained = False
         if timeout > 0 and not self._poller.poll(int(timeout * 1000)):
             return messages
         for _ in range(limit):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
+                self.drained = True
                 break
             self._append(messages, frames)
         return messages

@@ -316,7 +316,7 @@ class Supervisor:
                 self._manager.receive(message)
             except Exception:
                 logger.exception("a message from the detokenizer could not be handled")
-        if messages:
+        if not self._inbox.drained:
             self._loop.call_soon(self._drain_inbox)
 
 

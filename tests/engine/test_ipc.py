@@ -126,6 +126,33 @@ async def test_the_descriptor_wakes_an_event_loop(context, inbox, tmp_path):
     loop.remove_reader(inbox.fd)
 
 
+async def test_rubbish_does_not_put_the_descriptor_to_sleep(context, inbox, tmp_path):
+    """More malformed frames than one turn handles, then a message: the edge has come long before it."""
+    loop, received = asyncio.get_running_loop(), asyncio.Event()
+    messages = []
+
+    def turn():
+        messages.extend(inbox.receive(limit=4))
+        if messages:
+            received.set()
+        if not inbox.drained:
+            loop.call_soon(turn)
+
+    loop.add_reader(inbox.fd, turn)
+    with context.socket(zmq.PUSH) as socket:
+        socket.connect(f"ipc://{tmp_path}/in.sock")
+        for round_number in range(20):
+            for _ in range(10):
+                socket.send(b"rubbish")
+            socket.send(msgspec.msgpack.encode(StatsReq(rid=str(round_number))))
+            await asyncio.wait_for(received.wait(), 2)
+            assert messages == [StatsReq(rid=str(round_number))]
+            messages.clear()
+            received.clear()
+    loop.remove_reader(inbox.fd)
+    assert inbox.dropped == 200
+
+
 def test_the_run_dir_is_private_new_and_removed_whole(tmp_path):
     first, second = make_run_dir(str(tmp_path)), make_run_dir(str(tmp_path))
     assert first != second
