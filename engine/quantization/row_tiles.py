@@ -13,7 +13,7 @@ import torch
 
 Multiply = Callable[[torch.Tensor], torch.Tensor]
 
-SIZES = (4, 16, 128)
+SIZES = (4, 16, 64, 128)
 _BASE = 16
 _SEED = 20
 

@@ -127,8 +127,8 @@ def test_a_kernel_that_depends_on_the_batch_is_found_out():
         return in_order(x, range(199, -1, -1))
 
     assert proven_sizes(forwards, 200, torch.float32) == SIZES
-    assert proven_sizes(lambda x: backwards(x) if len(x) == 128 else forwards(x), 200, torch.float32) == (4, 16)
-    assert proven_sizes(lambda x: backwards(x) if len(x) == 4 else forwards(x), 200, torch.float32) == (16, 128)
+    assert proven_sizes(lambda x: backwards(x) if len(x) == 128 else forwards(x), 200, torch.float32) == (4, 16, 64)
+    assert proven_sizes(lambda x: backwards(x) if len(x) == 4 else forwards(x), 200, torch.float32) == (16, 64, 128)
 
     def by_place(x: torch.Tensor) -> torch.Tensor:
         return torch.cat([forwards(x[:1]), backwards(x[1:])])
