@@ -82,7 +82,10 @@ def suite_cases(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
     """Groups of the test suite: {schema, tests: [{data, valid}]}."""
     for path in sorted(folder.glob("*.json")):
         for group in json.loads(path.read_text()):
-            yield {"schema": group["schema"], "tests": [{"data": t["data"], "valid": t["valid"]} for t in group["tests"]]}
+            yield {
+                "schema": group["schema"],
+                "tests": [{"data": t["data"], "valid": t["valid"]} for t in group["tests"]],
+            }
 
 
 def worker(name: str) -> None:
@@ -132,7 +135,11 @@ def judge(name: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
     if process is not None:
         process.kill()
         process.wait()
-    times = {"compile p50 ms": _quantile(compiles, 0.5), "compile p99 ms": _quantile(compiles, 0.99), "mask p50 us": 1e3 * _quantile(masks, 0.5)}
+    times = {
+        "compile p50 ms": _quantile(compiles, 0.5),
+        "compile p99 ms": _quantile(compiles, 0.99),
+        "mask p50 us": 1e3 * _quantile(masks, 0.5),
+    }
     return {"backend": name, **count, **times}
 
 
