@@ -143,6 +143,9 @@ class Planner:
     async def render(self, conversation: Conversation) -> RenderedPrompt:
         """The prompt. Large conversations and clients' own templates are rendered in a worker thread, within
         RENDER_TIMEOUT."""
+        chars = content_chars(conversation.messages)
+        if chars > limits.MAX_PROMPT_CHARS:
+            raise self._too_long(chars)
         if conversation.template is None and conversation.size <= limits.RENDER_OFF_LOOP_CHARS:
             return self._render(conversation)
         try:
@@ -154,7 +157,7 @@ class Planner:
     def _render(self, conversation: Conversation) -> RenderedPrompt:
         tokenizer = self._engine.tokenizer
         try:
-            prompt = render(
+            return render(
                 conversation.template or self.dialect.template,
                 conversation.messages,
                 conversation.tools.declared,
@@ -167,9 +170,26 @@ class Planner:
             )
         except TemplateError as exc:
             raise BadRequest(f"The messages cannot be rendered: {exc}", param=_bracketed(exc.param)) from None
-        if len(prompt.text) > limits.MAX_PROMPT_CHARS:
-            raise BadRequest("The rendered prompt is too long.", param="messages", code="context_length_exceeded")
-        return prompt
+
+    def _too_long(self, chars: int) -> BadRequest:
+        return BadRequest(
+            f"This model's maximum context length is {self._engine.model_info.context_length} tokens. "
+            f"However, your messages have {chars} characters.",
+            param="messages",
+            code="context_length_exceeded",
+        )
+
+
+def content_chars(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Characters of text in all messages, parts included."""
+    total = 0
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, str):
+            total += len(content)
+        elif isinstance(content, list):
+            total += sum(len(part["text"]) for part in content if isinstance(part.get("text"), str))
+    return total
 
 
 def _bracketed(param: str) -> str:

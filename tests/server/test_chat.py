@@ -343,6 +343,14 @@ async def test_context_overflow(make_gateway: Callable[..., Any]) -> None:
     assert error["message"].startswith("This model's maximum context length is 8192 tokens.")
 
 
+async def test_a_prompt_beyond_any_context_is_refused_before_it_is_rendered(gateway: Gateway) -> None:
+    for content in ("word " * 1_000_000, [{"type": "text", "text": "word " * 500_000}] * 2):
+        error = (await gateway.chat({"role": "user", "content": content})).json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert error["message"].startswith("This model's maximum context length is 8192 tokens.")
+    assert gateway.engine.requests == []
+
+
 async def test_sampling_fields_reach_the_engine(gateway: Gateway) -> None:
     fields = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "presence_penalty": 1, "frequency_penalty": -1,
