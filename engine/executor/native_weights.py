@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import io
 import json
 import logging
 import mmap
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from engine.config import Quantization
+from engine.kernels.cpu.linear import huge_bytes
 from engine.kernels.cpu.model import NativeModelError, address, as_bytes
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.tensors import RawTensor
@@ -228,9 +230,9 @@ def _open_pack(lib: ctypes.CDLL, packer: LinearPacker, path: Path) -> PackedLine
     try:
         with path.open("rb") as file:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data = _in_huge_pages(file, mapping)
     except (OSError, ValueError):
         return None
-    data = np.frombuffer(mapping, np.uint8)
     entries = _read_entries(mapping)
     handles: dict[str, int] = {}
     for name in packer.names():
@@ -242,9 +244,23 @@ def _open_pack(lib: ctypes.CDLL, packer: LinearPacker, path: Path) -> PackedLine
             PackedLinears(lib, handles).close()
             return None
         handles[name] = handle
-    if hasattr(mmap, "MADV_WILLNEED"):
-        mapping.madvise(mmap.MADV_WILLNEED)
     return PackedLinears(lib, handles, data)
+
+
+def _in_huge_pages(file: io.BufferedReader, mapping: mmap.mmap) -> ByteArray:
+    """The file's bytes, read into huge pages; where memory does not allow that, the mapping itself."""
+    try:
+        data = huge_bytes(len(mapping))
+        view = data.data
+        position = 0
+        while position < len(view):
+            count = file.readinto(view[position:])
+            if not count:
+                raise OSError("the pack grew shorter while it was read")
+            position += count
+        return data
+    except MemoryError:
+        return np.frombuffer(mapping, np.uint8)
 
 
 def _read_entries(mapping: mmap.mmap) -> dict[str, tuple[int, int]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ AnyArray = npt.NDArray[Any]
 
 GROUP: Final = 32
 _ALIGN: Final = 64
+_HUGE_PAGE: Final = 2 << 20
 _ADD: Final = 1
 
 
@@ -65,6 +68,21 @@ def aligned_bytes(size: int) -> Bytes:
     memory = np.zeros(size + _ALIGN, np.uint8)
     start = -memory.ctypes.data % _ALIGN
     return memory[start : start + size]
+
+
+def huge_bytes(size: int) -> Bytes:
+    """Memory of its own in 2 MB pages where the system has them, aligned to one; given back with its last view.
+
+    Weights stream through once per step. In 4 kB pages, a file mapping's too, the prefetchers stop at every page and
+    reading loses up to a third of the bandwidth.
+    """
+    memory = mmap.mmap(-1, size + _HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    data = np.frombuffer(memory, np.uint8)
+    start = -data.ctypes.data % _HUGE_PAGE
+    return data[start : start + size]
 
 
 def _address(array: AnyArray | None) -> int | None:
