@@ -7,6 +7,7 @@ from functools import cached_property
 
 from toolcall import rescue
 from toolcall.ids import IdStyle
+from toolcall.lexer import Markers
 from toolcall.syntax.block import Block
 from toolcall.syntax.messages import MessageProtocol
 from toolcall.tables import Tables, build_tables
@@ -38,6 +39,8 @@ class Format:
     experimental: bool = False
     template_signs: tuple[str, ...] = ()
     """Strings that all stand in the chat template of a model that uses this format."""
+    other_signs: tuple[tuple[str, ...], ...] = ()
+    """Other such sets of strings."""
 
     @cached_property
     def _layout(self) -> tuple[str, ...]:
@@ -74,3 +77,11 @@ class ReasoningFormat:
     starts_open: bool = False
     aliases: tuple[str, ...] = ()
     experimental: bool = False
+
+    @cached_property
+    def opening(self) -> Markers:
+        return Markers(self.openers)
+
+    @cached_property
+    def both(self) -> Markers:
+        return Markers((*self.openers, *self.closers))

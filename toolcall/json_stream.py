@@ -235,10 +235,15 @@ class _Frame:
         self.need = "value"
 
 
-def read_value(lx: Lexer, put: Put, commit: Callable[[], None] | None = None, *, python: bool = False) -> Read[None]:
+def read_value(
+    lx: Lexer, put: Put, commit: Callable[[], None] | None = None, *, python: bool = False, inside: bool = False
+) -> Read[None]:
     """One JSON value of any kind. commit is called once the first value inside an object has begun (or the
-    object has closed): from there on the text is taken for what it seems to be."""
+    object has closed): from there on the text is taken for what it seems to be. inside: the opening brace of an
+    object has been read and put."""
     frame = _Frame(python)
+    if inside:
+        _open(frame, "{")
     while True:
         buf, pos = lx.buf, lx.pos
         if pos >= len(buf):
@@ -282,6 +287,12 @@ def read_value(lx: Lexer, put: Put, commit: Callable[[], None] | None = None, *,
             return
 
 
+def _open(frame: _Frame, char: str) -> None:
+    frame.closers.append({"{": "}", "[": "]", "(": ")"}[char])
+    frame.need = "key" if char == "{" else "value"
+    frame.fresh = True
+
+
 def _flush_comma(frame: _Frame, put: Put) -> None:
     if frame.comma:
         put(frame.comma)
@@ -313,14 +324,13 @@ def _close(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
 def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable[[], None] | None) -> Read[None]:
     _flush_comma(frame, put)
     frame.fresh = False
-    if commit is not None and frame.closers and char not in "<>,:;`":
-        commit()
+    begun = commit if commit is not None and frame.closers else _nothing
+    if char in "{[(\"'":
+        begun()
     if char in "{[(":
         if len(frame.closers) >= MAX_DEPTH:
             raise NoCall
-        frame.closers.append({"{": "}", "[": "]", "(": ")"}[char])
-        frame.need = "key" if char == "{" else "value"
-        frame.fresh = True
+        _open(frame, char)
         put("[" if char == "(" else char)
         lx.pos += 1
         return
@@ -328,7 +338,12 @@ def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable
         yield from read_string(lx, put, python=frame.python)
     else:
         yield from read_atom(lx, put)
+        begun()
     frame.need = "comma"
+
+
+def _nothing() -> None:
+    return None
 
 
 def read_object(lx: Lexer, put: Put, commit: Callable[[], None] | None = None) -> Read[None]:
@@ -336,10 +351,10 @@ def read_object(lx: Lexer, put: Put, commit: Callable[[], None] | None = None) -
     held: list[str] = []
     lx.pos += 1
     doubled = (yield from skip_space(lx, held.append)) == "{"
-    if not doubled:
-        lx.buf = "{" + "".join(held) + lx.buf[lx.pos :]
-        lx.pos = 0
-    yield from read_value(lx, put, commit)
+    if doubled:
+        lx.pos += 1
+    put("{" if doubled else "{" + "".join(held))
+    yield from read_value(lx, put, commit, inside=True)
     if doubled and (yield from skip_space(lx)) == "}":
         lx.pos += 1
 

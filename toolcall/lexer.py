@@ -17,6 +17,10 @@ Put = Callable[[str], Any]
 Run = Callable[[str], Any]
 
 SPACE = " \t\r\n"
+STRIDE = 4_096
+"""How far ahead a reader looks for markers at a time."""
+QUIET_STRIDE = 64
+"""The same for a reader whose put may raise."""
 _SPACE_RUN = re.compile(r"[ \t\r\n]+")
 
 
@@ -39,7 +43,7 @@ class Lexer:
     marker; while ``buf + piece`` is in it the reader is not woken.
     """
 
-    __slots__ = ("_raw", "buf", "cut", "eof", "pos", "prefixes", "put", "run", "starved", "total")
+    __slots__ = ("_marked_from", "_raw", "buf", "cut", "eof", "pos", "prefixes", "put", "run", "starved", "total")
 
     def __init__(self) -> None:
         self.buf = ""
@@ -54,6 +58,8 @@ class Lexer:
         self.put: Put | None = None
         self.prefixes: frozenset[str] | None = None
         self._raw: list[str] | None = None
+        """Text behind the mark that has left the buffer; it goes on at ``buf[_marked_from:]``."""
+        self._marked_from = 0
 
     def quick(self, text: str) -> bool:
         """Takes a piece without waking the reader, where the reader has said that this is safe."""
@@ -62,37 +68,38 @@ class Lexer:
             self.put(text)  # type: ignore[misc]
             self.total += len(text)
             if self._raw is not None:
+                if self.buf:
+                    self._keep("")
                 self._raw.append(text)
             return True
         if self.prefixes is not None and (held := self.buf[self.pos :] + text) in self.prefixes:
-            self.buf = held
-            self.pos = 0
             self.total += len(text)
-            if self._raw is not None:
-                self._raw.append(text)
+            self._keep(held)
             return True
         return False
 
     def append(self, text: str) -> None:
         self.run = None
         self.prefixes = None
-        self.buf = self.buf[self.pos :] + text
-        self.pos = 0
         self.total += len(text)
+        self._keep(self.buf[self.pos :] + text)
+
+    def _keep(self, rest: str) -> None:
+        """Makes ``rest`` the buffer; what is consumed of the old one stays behind the mark."""
         if self._raw is not None:
-            self._raw.append(text)
+            self._raw.append(self.buf[self._marked_from : self.pos])
+            self._marked_from = 0
+        self.buf = rest
+        self.pos = 0
 
     def mark(self) -> None:
         """Remember the text from here on, for ``rewind``. There is one mark at a time."""
-        self._raw = [self.buf[self.pos :]]
+        self._raw = []
+        self._marked_from = self.pos
         self.starved = False
 
     def unmark(self) -> None:
         self._raw = None
-
-    @property
-    def marked(self) -> bool:
-        return self._raw is not None
 
     def at_end(self) -> bool:
         """Whether no more text will come; readers ask this when they want more."""
@@ -100,14 +107,19 @@ class Lexer:
         return self.eof
 
     def rewind(self) -> int:
-        """Go back to the mark and forget it. Returns how many characters were unread."""
+        """Go back to the mark and forget it. Returns how many characters had been read since."""
         if self._raw is None:
             return 0
-        rest = len(self.buf) - self.pos
-        self.buf = "".join(self._raw)
-        self.pos = 0
+        if self._raw:
+            head = "".join(self._raw)
+            read = len(head) + self.pos
+            self.buf = head + self.buf
+            self.pos = 0
+        else:
+            read = self.pos - self._marked_from
+            self.pos = self._marked_from
         self._raw = None
-        return len(self.buf) - rest
+        return read
 
     @property
     def consumed(self) -> int:
@@ -118,25 +130,25 @@ class Lexer:
 class Markers:
     """A set of literal strings to be found in text that arrives in pieces; the earliest, then the longest, wins."""
 
-    __slots__ = ("_find", "_first", "_longest", "prefixes", "run", "words")
+    __slots__ = ("_first", "longest", "prefixes", "run", "search", "words")
 
     def __init__(self, words: Sequence[str], plain_except: str = "") -> None:
         self.words = tuple(sorted({w for w in words if w}, key=lambda w: (-len(w), w)))
         self.prefixes = frozenset(w[:i] for w in self.words for i in range(1, len(w)))
-        self._longest = max(map(len, self.words), default=0)
+        self.longest = max(map(len, self.words), default=0)
         self._first = frozenset(w[0] for w in self.words)
-        self._find = re.compile("|".join(map(re.escape, self.words)) or r"(?!)").search
+        self.search = re.compile("|".join(map(re.escape, self.words)) or r"(?!)").search
         stop = "".join(sorted(self._first | set(plain_except)))
         self.run: Run = re.compile(f"[^{re.escape(stop)}]*" if stop else r"[\s\S]*").fullmatch
 
-    def find(self, text: str, pos: int) -> tuple[int, str | None]:
-        """(where, marker). Without a whole marker: where a possible beginning of one stands, or the end; None.
+    def find(self, text: str, pos: int, end: int) -> tuple[int, str | None]:
+        """Looks at text[pos:end]; returns (where, marker). Without a whole marker: where a possible beginning of one
+        stands, or the end, and None.
 
         A match that a longer marker might still replace (it runs to the end of the text) is reported as such a
         beginning; the caller decides at the end of input.
         """
-        found = self._find(text, pos)
-        end = len(text)
+        found = self.search(text, pos, end)
         if found is not None:
             where, word = found.start(), found.group()
             if found.end() == end and any(w.startswith(word) and len(w) > len(word) for w in self.words):
@@ -146,8 +158,8 @@ class Markers:
 
     def _tail(self, text: str, pos: int, end: int) -> int:
         first, prefixes = self._first, self.prefixes
-        for i in range(max(pos, end - self._longest + 1), end):
-            if text[i] in first and text[i:] in prefixes:
+        for i in range(max(pos, end - self.longest + 1), end):
+            if text[i] in first and text[i:end] in prefixes:
                 return i
         return end
 
@@ -185,7 +197,7 @@ def skip_space(lx: Lexer, put: Put | None = None) -> Read[str]:
 def at_marker(lx: Lexer, markers: Markers) -> Read[str | None]:
     """The marker that the text continues with, consumed; None, and nothing consumed, if it does not."""
     while True:
-        head = lx.buf[lx.pos : lx.pos + markers._longest]
+        head = lx.buf[lx.pos : lx.pos + markers.longest]
         if (head in markers.prefixes or not head) and not lx.at_end():
             lx.prefixes = markers.prefixes if head else None
             yield
@@ -200,13 +212,19 @@ def until(lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool 
     """Puts the text before the next marker and stops in front of it; None at the end of input.
 
     limit: raise NoCall after so many characters without a marker; 0 = none. quick: put may be called for text that
-    the lexer has not seen, so it must not raise.
+    the lexer has not seen, so it must not raise. Looks no further ahead than it must, so that a reader that gives up
+    early costs little.
     """
     left = limit
+    stride = min(limit or STRIDE, STRIDE) if quick else QUIET_STRIDE
     while True:
-        where, word = markers.find(lx.buf, lx.pos)
-        if word is None and lx.eof:
+        end = min(len(lx.buf), lx.pos + stride + markers.longest)
+        whole = end == len(lx.buf)
+        where, word = markers.find(lx.buf, lx.pos, end)
+        if word is None and whole and lx.eof:
             where, word = _last_marker(lx, markers)
+        elif word is None and not whole:
+            where = lx.pos + stride
         if where > lx.pos:
             if limit and where - lx.pos > left:
                 lx.pos += left
@@ -214,8 +232,12 @@ def until(lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool 
             left -= where - lx.pos
             put(lx.buf[lx.pos : where])
             lx.pos = where
-        if word is not None or lx.at_end():
+        if word is not None:
             return word
+        if not whole:
+            continue
+        if lx.at_end():
+            return None
         if lx.pos < len(lx.buf):
             lx.prefixes = markers.prefixes
         elif quick and not limit:
@@ -224,7 +246,18 @@ def until(lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool 
 
 
 def _last_marker(lx: Lexer, markers: Markers) -> tuple[int, str | None]:
-    found = markers._find(lx.buf, lx.pos)
+    found = markers.search(lx.buf, lx.pos)
     if found is None:
         return len(lx.buf), None
     return found.start(), found.group()
+
+
+def second(lx: Lexer, limit: int = 256) -> Read[str]:
+    """The character after the next one and after white space, nothing consumed; "" if there is none near."""
+    while True:
+        rest = lx.buf[lx.pos + 1 : lx.pos + 1 + limit].lstrip(SPACE)
+        if rest:
+            return rest[0]
+        if len(lx.buf) - lx.pos > limit or lx.at_end():
+            return ""
+        yield

@@ -14,6 +14,7 @@ from toolcall.format import Format, ReasoningFormat
 from toolcall.ids import IdFactory, make_id_factory
 from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, skip_space, until
 from toolcall.output import Channel, Output
+from toolcall.reasoning import is_open
 from toolcall.schema import NO_TOOLS, ToolSet
 from toolcall.syntax.block import Block, Options
 from toolcall.syntax.messages import MessageProtocol, Settings
@@ -138,15 +139,20 @@ class OutputParser:
     def _read_content(self) -> Read[None]:
         lx, content = self._lx, self._out.content
         fresh = True
+        thinks = self._reasoning if self._reasoning is not None and self._reasoning.openers else None
         while not self.stopped:
             if fresh:
                 char = yield from skip_space(lx, content.put)
+                if char and thinks is not None and (yield from self._skip_thought(thinks)):
+                    continue
                 if char in self._tables.triggers and (block := (yield from self._bare_block(char))) is not None:
                     fresh = yield from self._read_block(block, 0)
                     continue
+            before = lx.consumed
             word = yield from until(lx, self._tables.markers, content.put)
             if word is None:
                 return
+            fresh = fresh and lx.consumed == before
             block = self._tables.blocks.get(word)
             if block is None:
                 self._layout(word)
@@ -216,19 +222,27 @@ class OutputParser:
     # ------------------------------------------------------------------ reasoning
 
     def _read_reasoning(self, fmt: ReasoningFormat, prompt_suffix: str) -> Read[None]:
+        """The reasoning at the beginning of the text, if there is any."""
         lx = self._lx
-        openers = Markers(fmt.openers)
-        opened = _is_open(fmt, prompt_suffix)
+        opened = is_open(fmt, prompt_suffix)
         leading: list[str] = []
         yield from skip_space(lx, leading.append)
-        word = yield from at_marker(lx, openers)
+        word = yield from at_marker(lx, fmt.opening)
         if word is None and not opened:
             self._out.content.put("".join(leading))
             return
+        yield from self._read_thought(fmt, "".join(leading) + (word or ""))
+
+    def _read_thought(self, fmt: ReasoningFormat, opener: str) -> Read[None]:
+        """From behind the opener to the closer. separate_reasoning False: opener and closer are text too."""
+        lx = self._lx
+        self._out.flush()
         if self._separate:
             self._out.content.drop_leading = True
+            if not self._out.reasoning.empty:
+                self._out.reasoning.put("\n")
         else:
-            self._out.content.put("".join(leading) + (word or ""))
+            self._out.content.put(opener)
         channel = self._out.reasoning if self._separate else self._out.content
         markers = Markers((*fmt.closers, *self._tables.blocks))
         while True:
@@ -245,6 +259,18 @@ class OutputParser:
                 self._release(channel, len(word), len(word) + blank, lx.consumed + len(word) + blank)
             else:
                 yield from self._probe(word, fmt)
+
+    def _skip_thought(self, fmt: ReasoningFormat) -> Read[bool]:
+        """Reasoning that begins where a call may stand (between calls), or a closer without an opener there.
+        Returns whether there was one."""
+        word = yield from at_marker(self._lx, fmt.both)
+        if word in fmt.openers:
+            yield from self._read_thought(fmt, word or "")
+        elif word is not None and self._separate:
+            self._out.content.drop_leading = True
+        elif word is not None:
+            self._out.content.put(word)
+        return word is not None
 
     def _probe(self, word: str, fmt: ReasoningFormat) -> Read[None]:
         """A call opens inside the reasoning. If the reasoning closes later it was a draft; if it never does, and
@@ -284,14 +310,5 @@ class OutputParser:
             where = lx.consumed
             self._release(channel, len(word), lx.rewind(), where)
             return
-        channel.put(lx.buf[:release])
-        lx.pos = release
-
-
-def _is_open(fmt: ReasoningFormat, prompt_suffix: str) -> bool:
-    """Whether the prompt ends inside the reasoning."""
-    opened = max((prompt_suffix.rfind(o) for o in fmt.openers), default=-1)
-    closed = max((prompt_suffix.rfind(c) for c in fmt.closers), default=-1)
-    if opened < 0 and closed < 0:
-        return fmt.starts_open
-    return opened > closed
+        channel.put(lx.buf[lx.pos : lx.pos + release])
+        lx.pos += release

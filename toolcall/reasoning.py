@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from toolcall.format import ReasoningFormat
+
+_NEW_TURN = re.compile(r"<[|｜]|<start_of_turn>|<turn|\[/?INST\]|\]~[b!]\[")
+"""Something that begins another turn of the prompt."""
 
 _OPEN, _CLOSE = ("<think>",), ("</think>",)
 
@@ -96,3 +101,14 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
         experimental=True,
     ),
 )
+
+
+def is_open(fmt: ReasoningFormat, prompt_suffix: str) -> bool:
+    """Whether the prompt ends inside the reasoning: behind an opener, with neither closer nor another turn after."""
+    opened, opener = max(((prompt_suffix.rfind(o), o) for o in fmt.openers), default=(-1, ""))
+    closed = max((prompt_suffix.rfind(c) for c in fmt.closers), default=-1)
+    if opened < 0 and closed < 0:
+        return fmt.starts_open
+    if opened > closed:
+        return _NEW_TURN.search(prompt_suffix, opened + len(opener)) is None
+    return fmt.starts_open and _NEW_TURN.search(prompt_suffix, closed) is not None

@@ -127,6 +127,8 @@ _OVERRULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "hermes": ("qwen3_coder", "glm45", "granite", "ernie45", "hunyuan"),
         "deepseek_v31": ("deepseek_v3",),
         "jamba": ("hunyuan",),
+        "qwen3_coder": ("seed_oss",),
+        "llama3_json": ("pythonic",),
         "granite": ("phi4_mini_json",),
     }
 )
@@ -140,17 +142,22 @@ def detect(chat_template: str | None, special_tokens: Sequence[str] = ()) -> Det
     for text, where in ((template, "the chat template"), (vocabulary, "the special tokens")):
         if not text:
             continue
-        found = [f for f in FORMATS if f.template_signs and all(s in text for s in f.template_signs)]
-        names = {f.name for f in found}
-        found = [f for f in found if not names & set(_OVERRULES.get(f.name, ()))]
+        found = {f.name: (f, signs) for f in FORMATS if (signs := _signs_in(text, f))}
+        for name, better in _OVERRULES.items():
+            if found.keys() & set(better):
+                found.pop(name, None)
         if found:
-            best = max(found, key=lambda f: (len(f.template_signs), max(map(len, f.template_signs))))
-            signs = " and ".join(best.template_signs)
+            best, signs = max(found.values(), key=lambda item: (len(item[1]), max(map(len, item[1]))))
             reasoning = _detect_reasoning(template, best)
             also = f"; reasoning {reasoning.name}" if reasoning else "; no reasoning markers"
-            return Detected(best, reasoning, f"tool format {best.name}: {where} has {signs}{also}")
+            return Detected(best, reasoning, f"tool format {best.name}: {where} has {' and '.join(signs)}{also}")
     what = "the template renders tools in no known way" if "tools" in template else "no tool markers are shown"
     return Detected(HERMES, _detect_reasoning(template, None), f"tool format hermes: {what}")
+
+
+def _signs_in(text: str, fmt: Format) -> tuple[str, ...]:
+    groups = (fmt.template_signs, *fmt.other_signs)
+    return next((g for g in groups if g and all(sign in text for sign in g)), ())
 
 
 def _detect_reasoning(template: str, fmt: Format | None) -> ReasoningFormat | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from toolcall.syntax import Block, JsonCalls, TaggedCalls
 
-FENCES = ("```json", "```JSON", "```tool_call", "```tool_code", "```xml", "```python", "```")
+FENCES = ("```json", "```JSON", "```tool_call", "```tool_code", "```")
 _JSON = JsonCalls()
 FUNCTION_TAGS = TaggedCalls(
     call_open="<function=",

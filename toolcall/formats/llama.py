@@ -15,4 +15,5 @@ LLAMA3_JSON = Format(
     bare=(Block(opener="", bodies=(_JSON,), strict=True, triggers="{"),),
     end_tokens=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>"),
     template_signs=("<|python_tag|>",),
+    other_signs=(("<|start_header_id|>", '"parameters": '),),
 )

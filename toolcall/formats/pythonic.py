@@ -16,6 +16,7 @@ PYTHONIC = Format(
     hidden=("<|python_end|>",),
     end_tokens=("<|eot|>", "<|eom|>", "<|eot_id|>", "<|eom_id|>"),
     template_signs=("<|python_start|>",),
+    other_signs=(("[func_name1(",),),
 )
 
 OLMO3 = Format(

@@ -85,7 +85,7 @@ class Block:
         if not all(firsts) or self.keep_opener:
             return None
         begins = "|".join([*firsts, *(re.escape(w[:2]) for w in (*self.closers, *self.inner))])
-        return re.compile(rf"[ \t\r\n]*(?!{begins})[^ \t\r\n](?s:.)")
+        return re.compile(rf"[ \t\r\n]*+(?!{begins})[^ \t\r\n](?s:.)")
 
     def hopeless(self, text: str, pos: int) -> int:
         """Where the text behind the opener cannot be a call, by its first two characters: the length of the white space

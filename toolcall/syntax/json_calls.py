@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolcall.json_stream import is_object, read_atom, read_object, read_text, read_value
-from toolcall.lexer import Lexer, NoCall, Read, peek, skip_space
+from toolcall.lexer import Lexer, NoCall, Read, peek, second, skip_space
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
 
@@ -28,12 +28,9 @@ class JsonCalls:
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         char = yield from peek(lx)
-        if char == "[":
+        if char == "[" and (yield from second(lx)) == "{":
             lx.pos += 1
             char = yield from skip_space(lx)
-            if char != "{":
-                lx.buf = "[" + lx.buf[lx.pos :]
-                lx.pos = 0
         return char == "{"
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
@@ -55,11 +52,15 @@ class JsonCalls:
                 break
             else:
                 raise NoCall
+        if options.strict and not call.written:
+            raise NoCall
         call.end()
 
     def _member(self, lx: Lexer, out: Output, call: CallWriter, options: Options) -> Read[int]:
         """Reads one key and its value. Returns 1 if the call goes on in an inner object."""
         key = yield from read_text(lx)
+        if options.strict and key not in (*self.names, *self.arguments, *OTHER_KEYS):
+            raise NoCall
         if (yield from skip_space(lx)) != ":":
             raise NoCall
         lx.pos += 1
@@ -73,8 +74,6 @@ class JsonCalls:
             call.named((yield from read_text(lx, out.tools.may_begin)))
         elif key in self.arguments and not call.parts and not call.written:
             yield from read_arguments(lx, call)
-        elif options.strict and key not in OTHER_KEYS:
-            raise NoCall
         else:
             yield from read_value(lx, _nothing)
         return 0

@@ -60,6 +60,8 @@ class KimiCalls:
         lx.pos += len(self.arguments_open)
         name = name_in_id("".join(parts), out.tools)
         yield from skip_space(lx)
+        if name is None and not options.rescue:
+            raise NoCall
         if name is None:
             yield from self._read_unnamed(lx, out, call)
         else:

@@ -139,7 +139,7 @@ class LooseCalls:
             raise NoCall
         word = lx.buf[lx.pos : found.start()].strip()
         lx.pos = found.start()
-        if schema.type.kinds:
+        if self.typed_strings and schema.type.kinds:
             put(to_json(word, schema.type))
         else:
             put(word if word in _WORDS else number(word) or quote(word))

@@ -110,6 +110,7 @@ class MessageProtocol:
             lx.unmark()
             return
         lx.unmark()
+        out.flush()
         thinks = recipient in self.reasoning_to or any(w in header.text for w in self.reasoning_channels)
         separate = not thinks or header.settings.separate
         channel = out.reasoning if thinks and separate else out.content

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from toolcall.json_stream import checked, quote, read_value
-from toolcall.lexer import Lexer, Markers, NoCall, Read, peek, skip_space, until
+from toolcall.lexer import Lexer, Markers, NoCall, Read, peek, second, skip_space, until
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
 
@@ -29,12 +29,9 @@ class PythonCalls:
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         char = yield from peek(lx)
-        if char == "[" and not self.in_list:
+        if char == "[" and not self.in_list and _begins_name((yield from second(lx))):
             lx.pos += 1
             char = yield from skip_space(lx)
-            if not _begins_name(char):
-                lx.buf = "[" + lx.buf[lx.pos :]
-                lx.pos = 0
         return _begins_name(char)
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:

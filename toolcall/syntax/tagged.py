@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from toolcall.json_stream import checked, escape, quote
-from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, at_marker, peek, skip_space, until
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_marker, peek, skip_space, until
 from toolcall.output import CallWriter, Output
 from toolcall.schema import ANY, STRING, ParamType, Tool, to_json
 from toolcall.syntax.block import Options
@@ -74,6 +74,10 @@ class TaggedCalls:
     @cached_property
     def _loose(self) -> tuple[str, ...]:
         return ("\n" + self.param_open, "\n" + self.call_close) if self.loose_close else ()
+
+    @cached_property
+    def _followers(self) -> tuple[str, ...]:
+        return (self.param_open, self.call_close, *self.next_open)
 
     @cached_property
     def _ends(self) -> tuple[Markers, Markers]:
@@ -168,9 +172,10 @@ class TaggedCalls:
             if word is None:
                 raise NoCall
             if word.endswith(close):
-                lx.pos += len(word)
-                break
-            if (yield from self._ends_here(lx, word, value)):
+                if (yield from self._closes_here(lx, len(word))):
+                    lx.pos += len(word)
+                    break
+            elif (yield from self._ends_here(lx, word, value)):
                 break
             take(lx.buf[lx.pos])
             lx.pos += 1
@@ -180,6 +185,18 @@ class TaggedCalls:
             text = "".join(raw)
             nested = self.nested and self.nested in text
             put(nested_json(text, self.nested, value.schema) if nested else to_json(text, value.kind))
+
+    def _closes_here(self, lx: Lexer, size: int) -> Read[bool]:
+        """Whether this close ends the value, and is not a part of it: only if the call goes on, or ends, behind it."""
+        while True:
+            rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
+            after = rest.lstrip(SPACE)
+            if any(after.startswith(w) for w in self._followers):
+                return True
+            possible = any(w.startswith(after) for w in self._followers)
+            if not possible or len(rest) == MAX_HEADER or lx.at_end():
+                return possible and len(rest) < MAX_HEADER
+            yield
 
     def _ends_here(self, lx: Lexer, word: str, value: _Value) -> Read[bool]:
         """Whether a value whose close is missing ends at this marker: before a parameter that the tool has and the

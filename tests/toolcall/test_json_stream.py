@@ -1,0 +1,148 @@
+"""Valid JSON passes byte for byte; what is not valid is put right as it arrives, or is no call."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolcall.json_stream import MAX_DEPTH, decode_all, is_object, loose_json, number, read_object, read_value
+from toolcall.lexer import Lexer, NoCall
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def streamed(text: str, size: int = 1) -> str | None:
+    """What read_value puts when the text comes in pieces."""
+    lx, parts = Lexer(), []
+    steps = read_value(lx, parts.append)
+    try:
+        next(steps)
+        for i in range(0, len(text), size):
+            piece = text[i : i + size]
+            if not lx.quick(piece):
+                lx.append(piece)
+                next(steps)
+        lx.eof = True
+        next(steps)
+    except StopIteration:
+        return "".join(parts)
+    except NoCall:
+        return None
+    raise AssertionError("the reader waits at the end of input")
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=JSON, style=st.sampled_from([{}, {"separators": (",", ":")}, {"indent": 1}]), ascii_only=st.booleans())
+def test_json_passes_byte_for_byte_however_it_is_cut(value: Any, style: dict[str, Any], ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only, **style)
+    assert streamed(text) == streamed(text, 3) == decode_all(read_value, text) == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda s: st.lists(s, max_size=3) | st.dictionaries(st.text(max_size=5), s, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_python_literals_become_json(value: Any) -> None:
+    text = decode_all(lambda lx, put: read_value(lx, put, python=True), repr(value))
+    assert text is not None
+    assert json.loads(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "repaired"),
+    [
+        ('"a\nb\tc\x01"', '"a\\nb\\tc\\u0001"'),
+        (r'"\d+ C:\proj"', r'"\\d+ C:\\proj"'),
+        (r'"it\'s"', '"it\'s"'),
+        (r'"\u12"', r'"\\u12"'),
+        (r'"\ud83d"', r'"\ud83d"'),
+        ("[1, 2, ]", "[1, 2]"),
+        ('{"a": 1,}', '{"a": 1}'),
+        ("{'a': 'x\"y'}", '{"a": "x\\"y"}'),
+        ("[True, None, False]", "[true, null, false]"),
+        ("(1, 2)", "[1, 2]"),
+        ("[007, +1, .5, 1_000]", "[7, 1, 0.5, 1000]"),
+        ("[ ]", "[ ]"),
+        ("{ }", "{ }"),
+    ],
+)
+def test_repairs(text: str, repaired: str) -> None:
+    assert streamed(text) == streamed(text, 4) == loose_json(text) == repaired
+    json.loads(repaired)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1",
+        '"a',
+        '{"a"}',
+        '{"a": }',
+        '{"a": 1 2}',
+        "[,]",
+        "[1,,2]",
+        "{1: 2}",
+        "nope",
+        "[NaN]",
+        "[Infinity]",
+        "",
+        "{]",
+        "[}",
+        '{"a":1]',
+        "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
+        "1" * 500,
+        "--1",
+        "1e",
+        '"\\',
+    ],
+)
+def test_what_is_no_value_is_refused(text: str) -> None:
+    assert streamed(text) is None
+    assert loose_json(text) is None
+
+
+def test_doubled_outer_braces_are_one_pair() -> None:
+    assert decode_all(read_object, '{{"a": {"b": 1}}}') == '{"a": {"b": 1}}'
+    assert decode_all(read_object, '{ "a": 1 }') == '{ "a": 1 }'
+    assert decode_all(read_object, "{}") == "{}"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", "1"),
+        ("-0.5e+3", "-0.5e+3"),
+        ("00", "0"),
+        ("-007", "-7"),
+        ("5.", "5"),
+        ("-.5", "-0.5"),
+        ("1e5", "1e5"),
+        ("", None),
+        (".", None),
+        ("1.2.3", None),
+        ("0x1", None),
+        ("e5", None),
+        ("-", None),
+    ],
+)
+def test_numbers(text: str, value: str | None) -> None:
+    assert number(text) == value
+    assert value is None or isinstance(json.loads(value), int | float)
+
+
+def test_is_object() -> None:
+    assert is_object("{}")
+    assert not any(map(is_object, ("[]", '{"a": NaN}', "{", "null", '{"a":' * 100_000)))
