@@ -75,7 +75,7 @@ struct cg_model {
     bool fused = false;   // every row has one token: rotary, KV write and attention in one task
     bool split = false;   // some task is a part of a row's blocks
     bool profile = false;
-    double seconds[CG_OP_COUNT] = {};
+    cg_profile counters{};
     int64_t steps = 0;
 };
 
@@ -99,7 +99,9 @@ struct Walk {
     void count(int op) {
         if (tid != 0 || !s->m->profile) return;
         const double t = now();
-        s->m->seconds[op] += t - mark;
+        cg_profile& p = s->m->counters;
+        p.seconds[op] += t - mark;
+        p.fastest[op] = p.calls[op]++ ? std::min(p.fastest[op], t - mark) : t - mark;
         mark = t;
     }
     // This thread's share of n items, in multiples of `unit`.
@@ -589,10 +591,10 @@ int cg_model_attention(cg_model* m, int layer, const cg_batch* batch, const floa
 
 void cg_model_set_profile(cg_model* m, int on) { m->profile = on != 0; }
 
-int64_t cg_model_profile(cg_model* m, double* seconds) {
+int64_t cg_model_profile(cg_model* m, cg_profile* profile) {
     const int64_t steps = m->steps;
-    std::memcpy(seconds, m->seconds, sizeof(m->seconds));
-    std::memset(m->seconds, 0, sizeof(m->seconds));
+    *profile = m->counters;
+    m->counters = cg_profile{};
     m->steps = 0;
     return steps;
 }

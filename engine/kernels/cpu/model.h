@@ -56,9 +56,14 @@ CG_API int cg_model_forward(cg_model *model, const cg_batch *batch, cg_output *o
 CG_API int cg_model_head(cg_model *model, const float *hidden, int n, float *logits);
 
 enum { CG_OP_EMBED, CG_OP_NORM, CG_OP_QKV, CG_OP_ATTENTION, CG_OP_OUT, CG_OP_GATE_UP, CG_OP_DOWN, CG_OP_HEAD, CG_OP_ARGMAX, CG_OP_COUNT };
-/* Seconds per kind of operation on thread 0 since the last call, if profiling is on; returns steps counted. */
+/* What thread 0 saw since the last call while profiling was on, per kind of operation: seconds in all, calls, and the
+ * seconds of the fastest call (times calls: an estimate for an idle machine). Returns the number of steps. */
+typedef struct cg_profile {
+  double seconds[CG_OP_COUNT], fastest[CG_OP_COUNT];
+  int64_t calls[CG_OP_COUNT];
+} cg_profile;
 CG_API void cg_model_set_profile(cg_model *model, int on);
-CG_API int64_t cg_model_profile(cg_model *model, double *seconds /* [CG_OP_COUNT] */);
+CG_API int64_t cg_model_profile(cg_model *model, cg_profile *profile);
 
 /* Single operations for tests and benchmarks. */
 /* Rotary, KV write and attention of one layer: qkv[tokens][(heads + 2 kv_heads) * head_dim] (rotated in place) to

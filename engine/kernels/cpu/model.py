@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_void_p
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,28 @@ class _Batch(Structure):
         *((name, c_void_p) for name in ("input_ids", "positions", "cu_seqlens", "seq_lens", "page_table")),
         *((name, c_void_p) for name in ("slot_mapping", "logits_index")),
     )
+
+
+class _Profile(Structure):
+    _fields_ = (
+        ("seconds", c_double * len(PROFILE_OPS)),
+        ("fastest", c_double * len(PROFILE_OPS)),
+        ("calls", c_int64 * len(PROFILE_OPS)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpProfile:
+    """Seconds in all, seconds of the fastest call, and calls of one kind of operation."""
+
+    seconds: float
+    fastest: float
+    calls: int
+
+    @property
+    def undisturbed(self) -> float:
+        """What all calls would have taken at the fastest one's speed: near the truth on a machine that is shared."""
+        return self.fastest * self.calls
 
 
 class _Output(Structure):
@@ -217,11 +240,12 @@ class NativeModel:
     def profile(self, on: bool) -> None:
         self._lib.cg_model_set_profile(self._model, int(on))
 
-    def profile_seconds(self) -> tuple[int, dict[str, float]]:
-        """Steps and seconds per kind of operation on the first thread, since the last call."""
-        seconds = (c_double * len(PROFILE_OPS))()
-        steps = int(self._lib.cg_model_profile(self._model, seconds))
-        return steps, dict(zip(PROFILE_OPS, seconds, strict=True))
+    def take_profile(self) -> tuple[int, dict[str, OpProfile]]:
+        """Steps since the last call, and what their operations took on the first thread while profiling was on."""
+        profile = _Profile()
+        steps = int(self._lib.cg_model_profile(self._model, byref(profile)))
+        columns = zip(PROFILE_OPS, profile.seconds, profile.fastest, profile.calls, strict=True)
+        return steps, {name: OpProfile(seconds, fastest, calls) for name, seconds, fastest, calls in columns}
 
 
 def _c_batch(batch: ForwardBatch) -> tuple[_Batch, tuple[IntArray, ...]]:
