@@ -197,7 +197,7 @@ STYLES: Mapping[str, CallStyle] = MappingProxyType(
             closing="]<|tools_suffix|>",
             separator=", ",
         ),
-        "cohere_command": CallStyle(
+        "cohere_command4": CallStyle(
             '{"tool_call_id": "{index}", "tool_name": "{name}", "parameters": {args}}',
             trigger="<|START_ACTION|>",
             opening="<|START_ACTION|>[\n",
@@ -238,12 +238,12 @@ STYLES: Mapping[str, CallStyle] = MappingProxyType(
             trigger="<|message_model|>",
             separator="",
         ),
-        "granite_20b": CallStyle(f"<function_call> {_JSON_ARGUMENTS}", trigger="<function_call>"),
+        "granite_20b_fc": CallStyle(f"<function_call> {_JSON_ARGUMENTS}", trigger="<function_call>"),
         "granite": _json_list("<|tool_call|>"),
         "jamba": _json_list("<tool_calls>", "</tool_calls>"),
         "hunyuan_a13b": _json_list("<tool_calls>", "</tool_calls>"),
         "ernie45": _hermes("<tool_call>", "</tool_call>"),
-        "phi4_mini": _json_list("functools"),
+        "phi4_mini_json": _json_list("functools"),
         "xlam": _json_list(""),
     }
 )
