@@ -24,6 +24,7 @@ from server.middleware import EdgeMiddleware
 from server.openai.routes import openai_router
 from server.planner import Planner
 from server.rate_limit import RateLimiter
+from server.running import RunningRequests
 from server.services import Services
 
 
@@ -63,7 +64,7 @@ def build_services(engine: EngineClient, args: ServerArgs, constrainer: Constrai
         tokens_per_minute=args.tokens_per_minute,
         max_concurrent=args.max_concurrent_requests,
     )
-    return Services(engine, args, Metrics(), limiter, Tenants(), Planner(engine, args, constrainer))
+    return Services(engine, args, Metrics(), limiter, Tenants(), Planner(engine, args, constrainer), RunningRequests())
 
 
 def _add_metrics(app: FastAPI, services: Services) -> None:

@@ -6,8 +6,7 @@ what is left.
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal, cast
@@ -19,6 +18,7 @@ from server.errors import ApiError, from_status
 from server.metrics import Metrics
 from server.planner import Plan
 from server.rate_limit import RateLimiter
+from server.running import RunningRequests
 from toolcall import OutputParser
 from toolcall.events import Event, ReasoningDelta, ToolCallEnd, ToolCallStart
 
@@ -77,26 +77,26 @@ class Generation:
     metrics: Metrics
     context: RequestContext
     limiter: RateLimiter
+    running: RunningRequests = field(default_factory=RunningRequests)
     usage: Usage = field(default_factory=Usage)
     _choices: dict[int, _Choice] = field(default_factory=dict)
 
     async def deltas(self) -> AsyncGenerator[ChoiceDelta, None]:
         """Interleaved deltas of all choices. Raises ApiError where the engine fails or the request is aborted."""
-        stream = _generator(self.engine.generate(self.plan.request))
         open_choices = self.plan.request.sampling.n
+        context = self.context
         try:
-            async with aclosing(stream):
-                async for output in stream:
-                    delta = self._take(output)
-                    if delta is None:
-                        continue
-                    yield delta
-                    if delta.finish is not None:
-                        open_choices -= 1
+            with self.running.enter(context.tenant, (context.request_id, context.response_id)) as entry:
+                async with aclosing(entry.outputs(self.engine.generate(self.plan.request))) as stream:
+                    async for output in stream:
+                        delta = self._take(output)
+                        if delta is None:
+                            continue
+                        yield delta
+                        open_choices -= delta.finish is not None
                         if not open_choices:
                             return
-            if open_choices:
-                raise from_status(500, "The engine ended without an answer.")
+            raise from_status(500, "The engine ended without an answer.")
         finally:
             self._account()
 
@@ -110,7 +110,7 @@ class Generation:
         end = output.finish_reason
         if end is not None and end.type in ("abort", "error"):
             self.metrics.finished(end.type)
-            raise _failure(end)
+            raise failure(end)
         events = choice.parser.feed(output.text) if output.text else []
         if end is not None:
             events = [*events, *choice.parser.finish("length" if end.type == "length" else "stop")]
@@ -126,12 +126,7 @@ class Generation:
     def _time(self, choice: _Choice, output: GenerateOutput) -> None:
         if not output.token_ids:
             return
-        now = time.monotonic()
-        if choice.last_time:
-            self.metrics.inter_token_latency.observe((now - choice.last_time) / len(output.token_ids))
-        else:
-            self.metrics.time_to_first_token.observe(now - self.context.started)
-        choice.last_time = now
+        choice.last_time = self.metrics.tokens_came(len(output.token_ids), choice.last_time, self.context.started)
 
     def _count(self, choice: _Choice, output: GenerateOutput, events: Sequence[Event]) -> None:
         """Token counts. Tokens whose text the parser still holds (markers) belong to what comes out next."""
@@ -167,17 +162,6 @@ class Generation:
         self.metrics.tool_calls_cut.inc(sum(c.calls_started for c in choices) - ended)
 
 
-async def _generator(stream: AsyncIterator[GenerateOutput]) -> AsyncGenerator[GenerateOutput, None]:
-    """An engine's iterator as a generator, which can be closed; closing reaches the engine where it can."""
-    close = getattr(stream, "aclose", None)
-    try:
-        async for output in stream:
-            yield output
-    finally:
-        if close is not None:
-            await close()
-
-
 def _finish(choice: _Choice, end: FinishReason | None) -> Finish | None:
     if end is None:
         return None
@@ -186,7 +170,8 @@ def _finish(choice: _Choice, end: FinishReason | None) -> Finish | None:
     return "tool_calls" if choice.calls_ended else "stop"
 
 
-def _failure(end: FinishReason) -> ApiError:
+def failure(end: FinishReason) -> ApiError:
+    """What a client is told of a choice that ended with ``abort`` or ``error``."""
     if end.type == "abort":
         return from_status(503, end.message or "The request was aborted.", code="request_aborted")
     return from_status(end.status if end.status >= 400 else 500, end.message or "The engine failed.")

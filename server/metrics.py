@@ -7,6 +7,7 @@ own snapshot when /metrics is scraped.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -116,6 +117,15 @@ class Metrics:
         label = _STATUS[status // 100 - 2] if 200 <= status < 600 and status != 499 else "disconnect"
         self._requests.labels(route, label).inc()
         self._seconds.labels(route).observe(seconds)
+
+    def tokens_came(self, count: int, last: float, started: float) -> float:
+        """``count`` tokens of a choice came now; ``last`` is when the ones before came, 0 for none. Returns now."""
+        now = time.monotonic()
+        if last:
+            self.inter_token_latency.observe((now - last) / count)
+        else:
+            self.time_to_first_token.observe(now - started)
+        return now
 
     def finished(self, reason: str) -> None:
         """``reason`` is one of the API's finish reasons, "abort" or "error"."""

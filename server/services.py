@@ -18,6 +18,7 @@ from server.metrics import Metrics
 from server.openai.streaming import Pace
 from server.planner import Plan, Planner
 from server.rate_limit import RateLimiter
+from server.running import RunningRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Services:
     limiter: RateLimiter
     tenants: Tenants
     planner: Planner
+    running: RunningRequests
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -63,7 +65,7 @@ class Services:
         return self.tenants.name(context.key_digest, cache_salt or "") if cache_salt else context.tenant
 
     def generation(self, plan: Plan, context: RequestContext) -> Generation:
-        return Generation(self.engine, plan, self.metrics, context, self.limiter)
+        return Generation(self.engine, plan, self.metrics, context, self.limiter, self.running)
 
     @property
     def pace(self) -> Pace:

@@ -47,6 +47,7 @@ class ChatHandler:
         plan = await services.planner.plan(conversation)
         generation = services.generation(plan, context)
         style = self._style(chat)
+        context.response_id = style.id
         if chat.stream:
             usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
             writer = ChunkWriter(style)
