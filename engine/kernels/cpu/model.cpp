@@ -6,10 +6,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <new>
 #include <vector>
 
@@ -52,7 +52,12 @@ struct Buffer {
     T* as() const { return static_cast<T*>(data); }
 };
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+// Seconds of a clock that does not go back, or of this thread's processor time.
+double now(bool processor_time) {
+    timespec t;
+    clock_gettime(processor_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
 
 }  // namespace
 
@@ -74,7 +79,7 @@ struct cg_model {
     std::vector<AttentionTask> tasks;
     bool fused = false;   // every row has one token: rotary, KV write and attention in one task
     bool split = false;   // some task is a part of a row's blocks
-    bool profile = false;
+    int profile = CG_PROFILE_OFF;
     cg_profile counters{};
     int64_t steps = 0;
 };
@@ -98,7 +103,7 @@ struct Walk {
     void barrier() const { cg_barrier(s->m->ctx); }
     void count(int op) {
         if (tid != 0 || !s->m->profile) return;
-        const double t = now();
+        const double t = now(s->m->profile == CG_PROFILE_CPU);
         cg_profile& p = s->m->counters;
         p.seconds[op] += t - mark;
         p.fastest[op] = p.calls[op]++ ? std::min(p.fastest[op], t - mark) : t - mark;
@@ -364,7 +369,8 @@ void finish_step(Walk& w) {
 
 void walk_step(void* arg, int tid, int nthreads) {
     Step* s = static_cast<Step*>(arg);
-    Walk w{s, tid, nthreads, s->m->profile ? now() : 0.0};
+    const int profile = s->m->profile;
+    Walk w{s, tid, nthreads, profile && tid == 0 ? now(profile == CG_PROFILE_CPU) : 0.0};
     rotary_tables(w);
     embed(w);
     w.barrier();
@@ -589,7 +595,7 @@ int cg_model_attention(cg_model* m, int layer, const cg_batch* batch, const floa
     return CG_OK;
 }
 
-void cg_model_set_profile(cg_model* m, int on) { m->profile = on != 0; }
+void cg_model_set_profile(cg_model* m, int mode) { m->profile = mode; }
 
 int64_t cg_model_profile(cg_model* m, cg_profile* profile) {
     const int64_t steps = m->steps;

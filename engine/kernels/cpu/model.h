@@ -62,7 +62,8 @@ typedef struct cg_profile {
   double seconds[CG_OP_COUNT], fastest[CG_OP_COUNT];
   int64_t calls[CG_OP_COUNT];
 } cg_profile;
-CG_API void cg_model_set_profile(cg_model *model, int on);
+enum { CG_PROFILE_OFF = 0, CG_PROFILE_WALL = 1, CG_PROFILE_CPU = 2 }; /* CPU: thread 0's processor time */
+CG_API void cg_model_set_profile(cg_model *model, int mode);
 CG_API int64_t cg_model_profile(cg_model *model, cg_profile *profile);
 
 /* Single operations for tests and benchmarks. */

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -237,8 +237,10 @@ class NativeModel:
         _check(self._lib.cg_model_head(self._model, address(hidden), len(hidden), address(out)), "head")
         return out
 
-    def profile(self, on: bool) -> None:
-        self._lib.cg_model_set_profile(self._model, int(on))
+    def profile(self, mode: Literal["off", "wall", "cpu"]) -> None:
+        """Count what operations take on the first thread. ``cpu``: processor time, which other processes do not disturb;
+        meaningful with one thread."""
+        self._lib.cg_model_set_profile(self._model, ("off", "wall", "cpu").index(mode))
 
     def take_profile(self) -> tuple[int, dict[str, OpProfile]]:
         """Steps since the last call, and what their operations took on the first thread while profiling was on."""
