@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 
 from engine.messages import GrammarSpec
 from server import limits
-from server.constrainer import Constrainer, UnusableSchema
+from server.constrainer import Constrained, Constrainer, UnusableSchema
 from server.errors import BadRequest
 from server.schema_check import check_schema, nesting
 from server.tools import Tools
@@ -114,15 +115,18 @@ class ConstraintPlan:
     rescue: bool = True
 
 
-async def constraint(plan: ConstraintPlan, constrainer: Constrainer) -> GrammarSpec | None:
-    """The grammar of a request, None where its text is free. Raises BadRequest for one that does not compile."""
+async def constraint(plan: ConstraintPlan, constrainer: Constrainer) -> Constrained:
+    """The grammar of a request, None where its text is free, and which schemas it does not enforce fully.
+
+    Raises BadRequest for one that does not compile.
+    """
     try:
         if plan.shape.grammar is not None:
-            return await _client_constraint(plan, constrainer)
+            return Constrained(await _client_constraint(plan, constrainer))
         request = _request(plan)
         if _is_free(request):
-            return None
-        return (await constrainer.constrain(request, document_strict=plan.shape.strict)).spec
+            return Constrained(None)
+        return await constrainer.constrain(request, document_strict=plan.shape.strict)
     except UnusableSchema as exc:
         raise _refusal(exc, plan) from None
 
@@ -146,7 +150,7 @@ def _request(plan: ConstraintPlan) -> ConstraintRequest:
         tools=tools,
         choice="required" if plan.tools.choice == "required" else "auto",
         parallel=plan.tools.parallel,
-        document=plan.shape.document,
+        document=None if plan.tools.choice == "required" else plan.shape.document,
         reasoning=plan.reasoning,
         reasoning_markers=plan.reasoning_markers,
         policy=plan.policy,
@@ -159,7 +163,7 @@ async def _client_constraint(plan: ConstraintPlan, constrainer: Constrainer) -> 
         raise BadRequest("A grammar and a forced tool call exclude each other.", param=plan.shape.param)
     assert plan.shape.grammar is not None
     after = plan.reasoning_markers[1] if plan.reasoning == "open" else ""
-    spec = GrammarSpec(kind=plan.shape.grammar.kind, source=plan.shape.grammar.source, start_after=after)
+    spec = msgspec.structs.replace(plan.shape.grammar, start_after=after)
     return await constrainer.check(spec, plan.shape.param)
 
 

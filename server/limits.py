@@ -39,6 +39,14 @@ MAX_NAME = 256
 """``name`` of a message."""
 MAX_TOOL_CALL_ID = 512
 
+MAX_PROMPTS = 1024
+"""Prompts of one /v1/completions or /generate request."""
+MAX_COMPLETIONS = 2048
+"""Its choices: prompts times n (or best_of)."""
+MAX_BEST_OF = 128
+MAX_COMPLETION_LOGPROBS = 5
+MAX_EMBEDDING_INPUTS = 2048
+
 MAX_TOOLS = 512
 MAX_TOOL_NAME = 128
 MAX_TOOLS_BYTES = 2 * 1024 * 1024
@@ -68,6 +76,10 @@ RENDER_TIMEOUT = 10.0
 """Seconds for rendering one prompt."""
 RENDER_OFF_LOOP_CHARS = 64 * 1024
 """Requests whose messages and tools are larger than this are rendered in a worker thread."""
+
+RESPONSE_STORE_BYTES = 256 * 1024 * 1024
+"""Stored responses of all keys; one key may fill a quarter of it."""
+RESPONSE_STORE_SECONDS = 24 * 3600.0
 
 HEADER_TIMEOUT = 8.0
 """Seconds from connection, or first byte of a further request, to the end of its headers."""

@@ -15,10 +15,11 @@ from engine.messages import GenerateReqInput, GrammarSpec
 from engine.sampling_params import SamplingParams
 from server import limits
 from server.args import ServerArgs
-from server.constrainer import Constrainer, UnusableSchema
+from server.constrainer import Constrained, Constrainer, UnusableSchema
 from server.constraints import FREE, ConstraintPlan, OutputShape, constraint
 from server.dialect import ModelDialect, resolve_dialect
 from server.errors import BadRequest, RequestTimeout, Unsupported
+from server.prompts import encode
 from server.tools import Tools
 from toolcall import OutputParser
 from toolcall.constraints import Reasoning
@@ -54,11 +55,13 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One engine request and a fresh parser per choice. single_call: a choice ends with its first call."""
+    """One engine request and a fresh parser per choice. single_call: a choice ends with its first call.
+    relaxations: what of the request's schemas is not enforced, one sentence each, for the answer."""
 
     request: GenerateReqInput
     make_parser: Callable[[], OutputParser]
     single_call: bool
+    relaxations: tuple[str, ...] = ()
 
 
 class Planner:
@@ -92,7 +95,7 @@ class Planner:
         suffix = prompt_suffix(prompt.text, self._engine.tokenizer.eos_token)
         reasoning = dialect.reasoning
         state = reasoning_state(reasoning, suffix)
-        grammar = await constraint(
+        constrained = await self.constrain(
             ConstraintPlan(
                 format=dialect.format.name,
                 tools=conversation.tools,
@@ -101,8 +104,7 @@ class Planner:
                 reasoning_markers=_markers(reasoning),
                 policy=self._args.tool_grammar,
                 rescue=self._args.tool_rescue,
-            ),
-            self._constrainer,
+            )
         )
         request = GenerateReqInput(
             text=prompt.text,
@@ -110,11 +112,16 @@ class Planner:
             sampling=conversation.sampling,
             stop_after=_markers(reasoning)[1] if state == "open" else "",
             keep_special=dialect.keep_special,
-            grammar=grammar,
+            grammar=constrained.spec,
             tenant=conversation.tenant,
             priority=conversation.priority,
         )
-        return Plan(request, self._parser_factory(conversation, suffix), self._single(conversation.tools))
+        make_parser = self._parser_factory(conversation, suffix)
+        return Plan(request, make_parser, self._single(conversation.tools), constrained.relaxations)
+
+    async def constrain(self, plan: ConstraintPlan) -> Constrained:
+        """The grammar of one request. Raises BadRequest."""
+        return await constraint(plan, self._constrainer)
 
     @staticmethod
     def _single(tools: Tools) -> bool:
@@ -139,6 +146,11 @@ class Planner:
             )
 
         return make
+
+    async def count_tokens(self, conversation: Conversation) -> int:
+        """Tokens of the prompt that this conversation makes; nothing is generated."""
+        prompt = await self.render(conversation)
+        return len(await encode(self._engine.tokenizer, prompt.text, guard=prompt.guard))
 
     async def render(self, conversation: Conversation) -> RenderedPrompt:
         """The prompt. Large conversations and clients' own templates are rendered in a worker thread, within

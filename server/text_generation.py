@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from engine.client import EngineError
 from engine.messages import GenerateOutput, GenerateReqInput
 from server.context import RequestContext
 from server.errors import from_status
@@ -27,12 +28,14 @@ class _Counts:
 
 @dataclass(slots=True)
 class TextGeneration:
-    """Runs one engine request per prompt. ids: further ids under which it can be aborted."""
+    """Runs one engine request per prompt. ids: further ids under which it can be aborted. param: the request's
+    field that holds the prompts."""
 
     services: Services
     context: RequestContext
     requests: Sequence[GenerateReqInput]
     ids: Sequence[str] = ()
+    param: str = "prompt"
     usage: Usage = field(default_factory=Usage)
     _counts: dict[tuple[int, int], _Counts] = field(default_factory=dict)
     _prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -50,6 +53,10 @@ class TextGeneration:
                         left -= output.finish_reason is not None
             if left:
                 raise from_status(500, "The engine ended without an answer.")
+        except EngineError as exc:
+            if exc.param in ("messages", "prompt"):
+                exc.param = self.param
+            raise
         finally:
             self._account()
 
@@ -106,7 +113,6 @@ class TextGeneration:
             metrics.finished(end.type)
             if end.type in ("abort", "error"):
                 raise failure(end)
-            self._total()
 
     def _total(self) -> None:
         self.usage.prompt_tokens = sum(size for size, _ in self._prompts.values())

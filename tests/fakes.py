@@ -154,12 +154,13 @@ class ScriptedEngine:
             self.running -= 1
             self.aborted += not finished
 
+    def _prompt_ids(self, request: GenerateReqInput) -> Sequence[int]:
+        if request.input_ids is not None:
+            return request.input_ids
+        return self.tokenizer.encode(request.text or "", guard=request.guard)
+
     def _admit(self, request: GenerateReqInput) -> int:
-        ids = (
-            request.input_ids
-            if request.input_ids is not None
-            else self.tokenizer.encode(request.text or "", guard=request.guard)
-        )
+        ids = self._prompt_ids(request)
         limit = self.model_info.context_length
         if len(ids) >= limit:
             raise EngineError(
@@ -185,6 +186,10 @@ class ScriptedEngine:
         """Deltas of one choice, and floats where it sleeps."""
         deltas, end = _limited(reply, request, self.model_info.context_length - prompt_tokens)
         count = 0
+        if request.prompt_logprobs:
+            prompt = self._prompt_ids(request)[1:]
+            logprobs = _logprobs(prompt, request.sampling.top_logprobs)
+            yield GenerateOutput(index=index, prompt_logprobs=logprobs, prompt_tokens=prompt_tokens)
         if reply.first_delay:
             yield reply.first_delay
         for number, text in enumerate(deltas):
@@ -219,10 +224,7 @@ class ScriptedEngine:
         ids = tuple(text.encode("utf-8", "replace"))
         logprobs: tuple[TokenLogprob, ...] = ()
         if request is not None and request.sampling.logprobs:
-            tops = request.sampling.top_logprobs
-            logprobs = tuple(
-                TokenLogprob(i, -0.25, tuple(TopLogprob((i + k) % 256, -0.25 - k) for k in range(tops))) for i in ids
-            )
+            logprobs = _logprobs(ids, request.sampling.top_logprobs)
         return GenerateOutput(
             index=index,
             text=text,
@@ -250,6 +252,12 @@ class ScriptedEngine:
         return SchedulerStats(
             running=self.running, total_pages=100, free_pages=100 - self.running, page_size=16, step=len(self.requests)
         )
+
+
+def _logprobs(ids: Sequence[int], tops: int) -> tuple[TokenLogprob, ...]:
+    return tuple(
+        TokenLogprob(i, -0.25, tuple(TopLogprob((i + k) % 256, -0.25 - k) for k in range(tops))) for i in ids
+    )
 
 
 def _limited(reply: Reply, request: GenerateReqInput, room: int) -> tuple[list[str], FinishReason]:

@@ -15,15 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.body import convert
-from server.constraints import OutputShape, parse_response_format, parse_structured_outputs
 from server.context import context_of
 from server.errors import BadRequest, Unsupported
 from server.generation import Generation
 from server.openai.chat_chunks import ChatFold, ChatStyle, ChunkWriter
-from server.openai.fields import GRAMMAR_FIELDS, refuse_unsupported
+from server.openai.fields import refuse_unsupported
 from server.openai.logprobs import chat_logprobs
 from server.openai.messages import check_messages
 from server.openai.sampling import check_common, sampling_params
+from server.openai.shape import output_shape
 from server.openai.streaming import DONE, EventStream
 from server.openai.types.chat import ChatCompletionRequest
 from server.planner import Conversation, template_kwargs
@@ -69,7 +69,7 @@ class ChatHandler:
             messages=chat.messages,
             sampling=self._sampling(chat),
             tools=tools,
-            shape=_shape(chat, body),
+            shape=output_shape(body),
             template_kwargs=template_kwargs(chat.chat_template_kwargs, _effort(chat)),
             template=self._template(chat),
             separate_reasoning=chat.separate_reasoning is not False,
@@ -134,22 +134,6 @@ def _tools(chat: ChatCompletionRequest) -> Tools:
     if chat.tools:
         raise BadRequest("'functions' and 'tools' exclude each other; use 'tools'.", param="functions")
     return parse_functions(chat.functions, chat.function_call)
-
-
-def _shape(chat: ChatCompletionRequest, body: dict[str, Any]) -> OutputShape:
-    """At most one of response_format, structured_outputs and the older spellings of the latter."""
-    older = [name for name in GRAMMAR_FIELDS if body.get(name) is not None]
-    given = [name for name in ("response_format", "structured_outputs") if getattr(chat, name)] + older
-    if len(given) > 1:
-        raise BadRequest(f"'{given[0]}' and '{given[1]}' exclude each other.", param=given[1])
-    if older:
-        value = body[older[0]]
-        if older[0] == "json_schema" and isinstance(value, str):
-            raise BadRequest("'json_schema' must be an object; use response_format.", param="json_schema")
-        return parse_structured_outputs({GRAMMAR_FIELDS[older[0]]: value}, older[0])
-    if chat.structured_outputs:
-        return parse_structured_outputs(chat.structured_outputs)
-    return parse_response_format(chat.response_format)
 
 
 def _effort(chat: ChatCompletionRequest) -> str | None:

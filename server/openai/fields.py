@@ -94,11 +94,22 @@ GRAMMAR_FIELDS: Mapping[str, str] = MappingProxyType(
 """Older spellings of ``structured_outputs`` (vLLM's guided_*, SGLang's regex, ebnf, json_schema)."""
 
 
-def refuse_unsupported(body: Mapping[str, Any]) -> None:
-    """Raise Unsupported for the first field of REFUSED whose value is not one of its "off" values."""
-    for name in body.keys() & REFUSED.keys():
+COMPLETIONS_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {name: off for name, off in REFUSED.items() if name != "echo"} | {"suffix": ("",)}
+)
+"""The same for POST /v1/completions."""
+
+
+def refuse(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise Unsupported for the first field of ``refused`` whose value is not one of its "off" values."""
+    for name in body.keys() & refused.keys():
         value = body[name]
-        if value is not None and value not in REFUSED[name]:
+        if value is not None and value not in refused[name]:
             raise Unsupported(name)
+
+
+def refuse_unsupported(body: Mapping[str, Any]) -> None:
+    """The refusals of chat."""
+    refuse(body, REFUSED)
     if body.get("best_of") not in (None, 1):
         raise Unsupported("best_of", "best_of is not supported on this endpoint; use n.")

@@ -9,9 +9,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.anthropic import models as anthropic_models
+from server.anthropic.models import wants_anthropic
 from server.openai.chat import ChatHandler
+from server.openai.completions import CompletionsHandler
 from server.openai.models import list_models, retrieve_model
 from server.openai.types.chat import ChatCompletionBody, ChatCompletionRequest
+from server.openai.types.completions import CompletionBody, CompletionRequest
 from server.responses import json_response
 from server.services import Services
 
@@ -71,12 +75,27 @@ def openai_router(services: Services) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         return await chat(request)
 
+    completions = CompletionsHandler(services)
+
+    @router.post(
+        "/completions",
+        summary="Completion of raw text",
+        openapi_extra=openapi_body(CompletionRequest, CompletionBody, streams=True),
+    )
+    async def text_completions(request: Request) -> Response:
+        return await completions(request)
+
     @router.get("/models", summary="List models")
-    async def models() -> Response:
+    async def models(request: Request) -> Response:
+        if wants_anthropic(request):
+            return json_response(anthropic_models.list_models(services))
         return json_response(list_models(services))
 
     @router.get("/models/{model_id:path}", summary="Retrieve a model")
     async def model(request: Request) -> Response:
-        return json_response(retrieve_model(services, request.path_params["model_id"]))
+        name = request.path_params["model_id"]
+        if wants_anthropic(request):
+            return json_response(anthropic_models.model_info(services, services.model(name)))
+        return json_response(retrieve_model(services, name))
 
     return router

@@ -23,8 +23,10 @@ def sampling_params(
     max_tokens_param: str = "max_tokens",
     logprobs: bool = False,
     top_logprobs: int = 0,
+    n: int | None = None,
 ) -> SamplingParams:
     """Validated parameters. ``max_tokens`` above the context is cut to it, never refused: clients send 32000.
+    ``n``: instead of the request's own.
 
     Raises InvalidParam or BadRequest naming the field.
     """
@@ -32,6 +34,9 @@ def sampling_params(
     min_tokens = request.min_tokens or 0
     if request.min_tokens is not None and request.min_tokens > info.context_length:
         raise BadRequest(f"min_tokens is larger than the context of {info.context_length} tokens.", param="min_tokens")
+    given = _given(request)
+    if n is not None:
+        given["n"] = n
     params = SamplingParams(
         max_tokens=limit,
         min_tokens=min_tokens,
@@ -41,7 +46,7 @@ def sampling_params(
         seed=_seed(request.seed),
         logprobs=logprobs,
         top_logprobs=top_logprobs,
-        **_given(request),
+        **given,
     )
     validate_sampling_params(params, info.vocab_size)
     return params

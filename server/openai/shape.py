@@ -1,0 +1,29 @@
+"""What the answer's text must be, from any of the fields that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from server.constraints import OutputShape, parse_response_format, parse_structured_outputs
+from server.errors import BadRequest
+from server.openai.fields import GRAMMAR_FIELDS
+
+
+def output_shape(body: Mapping[str, Any]) -> OutputShape:
+    """At most one of response_format, structured_outputs and the older spellings of the latter."""
+    given = [name for name in ("response_format", "structured_outputs") if body.get(name)]
+    given += [name for name in GRAMMAR_FIELDS if body.get(name) is not None]
+    if len(given) > 1:
+        raise BadRequest(f"'{given[0]}' and '{given[1]}' exclude each other.", param=given[1])
+    if not given:
+        return parse_response_format(body.get("response_format"))
+    name = given[0]
+    value = body[name]
+    if name == "response_format":
+        return parse_response_format(value)
+    if name == "structured_outputs":
+        return parse_structured_outputs(value)
+    if name == "json_schema" and isinstance(value, str):
+        raise BadRequest("'json_schema' must be an object; use response_format.", param="json_schema")
+    return parse_structured_outputs({GRAMMAR_FIELDS[name]: value}, name)
