@@ -14,13 +14,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.client import EngineClient
+from server.anthropic.errors import error_body
+from server.anthropic.routes import anthropic_router
 from server.args import ServerArgs
 from server.auth import AuthMiddleware, Tenants
 from server.constrainer import Constrainer
+from server.context import context_of
 from server.errors import BadRequest, from_http_exception
 from server.health import health_router
 from server.metrics import CONTENT_TYPE, Metrics
 from server.middleware import EdgeMiddleware
+from server.openai.response_routes import responses_router
 from server.openai.routes import openai_router
 from server.planner import Planner
 from server.rate_limit import RateLimiter
@@ -52,6 +56,8 @@ def build_app(engine: EngineClient, args: ServerArgs, *, constrainer: Constraine
     app.state.services = services
     app.include_router(health_router(engine))
     app.include_router(openai_router(services))
+    app.include_router(responses_router(services))
+    app.include_router(anthropic_router(services))
     _add_metrics(app, services)
     _add_error_handlers(app)
     _add_middleware(app, services)
@@ -79,7 +85,8 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def on_http_exception(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
         error = from_http_exception(exc.status_code, exc.headers)
-        return Response(error.json(), error.status, headers=error.headers, media_type="application/json")
+        body = error_body(error, request.scope["path"], context_of(request.scope).request_id)
+        return Response(body, error.status, headers=error.headers, media_type="application/json")
 
     async def on_validation_error(request: Request, exc: Exception) -> Response:
         error = BadRequest("A query or path parameter is not valid.")

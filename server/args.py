@@ -72,6 +72,10 @@ class ServerArgs(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent_requests: int = 0
     """Per key; 0: no limit."""
 
+    response_store_bytes: int = limits.RESPONSE_STORE_BYTES
+    response_store_seconds: float = limits.RESPONSE_STORE_SECONDS
+    """What POST /v1/responses may keep in memory, of all keys together, and for how long."""
+
     max_body_bytes: int = limits.MAX_BODY_BYTES
     header_timeout: float = limits.HEADER_TIMEOUT
     body_timeout: float = limits.BODY_TIMEOUT

@@ -54,6 +54,7 @@ USER_ROUTES = frozenset(
         "/v1/models",
         "/v1/models/{model_id:path}",
         "/v1/responses",
+        "/v1/responses/input_tokens",
         "/v1/responses/{response_id}",
         "/v1/responses/{response_id}/cancel",
         "/v1/responses/{response_id}/input_items",

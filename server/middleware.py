@@ -15,6 +15,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server import limits
+from server.anthropic.errors import error_body, is_anthropic
 from server.context import RequestContext, context_of
 from server.errors import ApiError, BadRequest, ClientDisconnected, HeadersTooLarge, translate
 from server.metrics import Metrics
@@ -27,8 +28,7 @@ _CLIENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-async def send_error(error: ApiError, send: Send, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-    body = error.json()
+async def send_error(error: ApiError, body: bytes, send: Send, extra: tuple[tuple[bytes, bytes], ...]) -> None:
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in error.headers.items()]
     headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
@@ -82,6 +82,8 @@ class _Exchange:
 
     def _id_headers(self) -> tuple[tuple[bytes, bytes], ...]:
         found = [(b"x-request-id", self._context.request_id.encode())]
+        if is_anthropic(self._scope["path"]):
+            found.append((b"request-id", self._context.request_id.encode()))
         for name, value in self._scope["headers"]:
             if name == b"x-client-request-id" and _CLIENT_ID.fullmatch(value):
                 found.append((name, value))
@@ -112,7 +114,8 @@ class _Exchange:
         if self._status:
             raise exc
         self._status = error.status
-        await send_error(error, self._send, self._extra)
+        body = error_body(error, self._scope["path"], self._context.request_id)
+        await send_error(error, body, self._send, self._extra)
 
     def _record(self) -> None:
         route = getattr(self._scope.get("route"), "path", "other")

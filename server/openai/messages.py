@@ -24,10 +24,10 @@ def check_messages(messages: list[Any], param: str = "messages") -> None:
     if len(messages) > limits.MAX_MESSAGES:
         raise BadRequest(f"'{param}' holds more than {limits.MAX_MESSAGES} messages.", param=param)
     for index, message in enumerate(messages):
-        _check_message(message, f"{param}[{index}]")
+        check_message(message, f"{param}[{index}]")
 
 
-def _check_message(message: Any, where: str) -> None:
+def check_message(message: Any, where: str) -> None:
     if not isinstance(message, dict):
         raise _invalid(where, "an object is expected")
     role = message.get("role")
@@ -40,12 +40,12 @@ def _check_message(message: Any, where: str) -> None:
     call_id = message.get("tool_call_id")
     if call_id is not None and (not isinstance(call_id, str) or len(call_id) > limits.MAX_TOOL_CALL_ID):
         raise _invalid(f"{where}.tool_call_id", "a string is expected")
-    _check_content(message.get("content"), role, f"{where}.content")
+    check_content(message.get("content"), role, f"{where}.content")
     if role == "assistant":
         _check_calls(message, where)
 
 
-def _check_content(content: Any, role: str, where: str) -> None:
+def check_content(content: Any, role: str, where: str) -> None:
     if isinstance(content, str):
         return
     if content is None:

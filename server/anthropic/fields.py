@@ -1,0 +1,145 @@
+"""The fields of /v1/messages around the conversation: tools, thinking, output format, and what is refused.
+
+Tools with a ``type`` other than ``custom`` run on Anthropic's servers or have schemas that only its models know. They
+are ignored like the hosted tools of /v1/responses, and cannot be chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from server import limits
+from server.constraints import FREE, OutputShape, parse_json_schema
+from server.errors import BadRequest, Unsupported
+from server.tools import Tools, parse_tools
+
+IGNORED: Mapping[str, str] = MappingProxyType(
+    {
+        "anthropic_beta": "as the header of that name: nothing here depends on it",
+        "cache_control": "the prefix cache needs no hint; on blocks and tools too",
+        "diagnostics": "not produced",
+        "inference_geo": "there is one place",
+        "metadata": "not kept",
+        "service_tier": "there is one tier",
+        "speed": "there is one speed",
+        "user_profile_id": "not kept",
+        "workspace_id": "not kept",
+    }
+)
+REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "thread": (),
+        "container": (),
+        "mcp_servers": ([],),
+        "context_management": ({}, {"edits": []}),
+        "fallbacks": ([],),
+    }
+)
+"""Fields that would change the answer, with the values that mean "off". null is always off."""
+
+_CHOICES: Mapping[str, str] = MappingProxyType({"auto": "auto", "any": "required", "none": "none"})
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+
+def refuse_fields(body: Mapping[str, Any]) -> None:
+    """Raise Unsupported for the first field that we cannot honour."""
+    for name in REFUSED:
+        value = body.get(name)
+        if value is not None and value not in REFUSED[name]:
+            hint = ": send the whole conversation in 'messages'" if name == "thread" else ""
+            raise Unsupported(name, f"'{name}' is not supported by this server{hint}.")
+
+
+def tool_places(tools: list[Any] | None) -> list[int]:
+    """Indices of the tools that the model is told of."""
+    if tools is not None and len(tools) > limits.MAX_TOOLS:
+        raise BadRequest(f"'tools' holds more than {limits.MAX_TOOLS} tools.", param="tools")
+    for index, tool in enumerate(tools or ()):
+        if not isinstance(tool, dict):
+            raise BadRequest(f"Invalid value for 'tools[{index}]': an object is expected.", param=f"tools[{index}]")
+        if tool.get("type") in (None, "custom") and not isinstance(tool.get("input_schema"), dict):
+            where = f"tools[{index}].input_schema"
+            raise BadRequest(f"Invalid value for '{where}': a JSON Schema object is expected.", param=where)
+    return [index for index, tool in enumerate(tools or ()) if tool.get("type") in (None, "custom")]
+
+
+def read_tools(tools: list[Any] | None, places: list[int], choice: Mapping[str, Any] | None) -> Tools:
+    """Errors name the tools in chat's form: see server.param_names.tool_path."""
+    functions = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.get("name"),
+                "description": tool.get("description"),
+                "parameters": tool.get("input_schema"),
+                "strict": tool.get("strict"),
+            },
+        }
+        for tool in ((tools or [])[place] for place in places)
+    ]
+    single = (choice or {}).get("disable_parallel_tool_use")
+    if single is not None and not isinstance(single, bool):
+        where = "tool_choice.disable_parallel_tool_use"
+        raise BadRequest(f"Invalid value for '{where}': a boolean is expected.", param=where)
+    return parse_tools(functions, _choice(choice), not single, strict_enforced=False)
+
+
+def _choice(choice: Mapping[str, Any] | None) -> Any:
+    if choice is None:
+        return None
+    kind, name = choice.get("type"), choice.get("name")
+    if kind == "tool" and isinstance(name, str):
+        return {"type": "function", "function": {"name": name}}
+    if not isinstance(kind, str) or kind not in _CHOICES:
+        raise BadRequest(
+            "Invalid value for 'tool_choice': an object of type 'auto', 'any', 'none' or 'tool' is expected.",
+            param="tool_choice",
+        )
+    return _CHOICES[kind]
+
+
+def read_thinking(thinking: Mapping[str, Any] | None) -> tuple[bool, bool]:
+    """(whether the template is asked to let the model think, whether thinking blocks are sent). The budget is not
+    enforced: max_tokens bounds thinking and answer together."""
+    if thinking is None:
+        return False, False
+    kind = thinking.get("type")
+    if kind not in ("enabled", "adaptive", "between_tools", "disabled"):
+        raise BadRequest(
+            "Invalid value for 'thinking.type': 'enabled', 'adaptive' or 'disabled' is expected.",
+            param="thinking.type",
+        )
+    budget = thinking.get("budget_tokens")
+    if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 1):
+        raise BadRequest(
+            "Invalid value for 'thinking.budget_tokens': a positive integer is expected.",
+            param="thinking.budget_tokens",
+        )
+    on = kind != "disabled"
+    return on, on and thinking.get("display") != "omitted"
+
+
+def read_format(config: Mapping[str, Any] | None, older: Mapping[str, Any] | None) -> OutputShape:
+    """``output_config.format``, or the older ``output_format``: a JSON schema, or nothing."""
+    param, given = "output_config.format", (config or {}).get("format")
+    if given is None and older is not None:
+        param, given = "output_format", older
+    if given is None:
+        return FREE
+    if not isinstance(given, dict) or given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict):
+        raise BadRequest(
+            f"Invalid value for '{param}': an object of type 'json_schema' with a schema is expected.", param=param
+        )
+    return parse_json_schema({"schema": given["schema"]}, param)
+
+
+def read_effort(config: Mapping[str, Any] | None) -> str | None:
+    effort = (config or {}).get("effort")
+    if effort is not None and effort not in EFFORTS:
+        raise BadRequest(
+            f"Invalid value for 'output_config.effort': one of {', '.join(EFFORTS)} is expected.",
+            param="output_config.effort",
+        )
+    return effort

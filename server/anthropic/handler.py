@@ -1,0 +1,149 @@
+"""POST /v1/messages and /v1/messages/count_tokens. One Conversation, one Generation, as for chat.
+
+Decisions on fields are in server/anthropic/fields.py and docs/api.md.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.anthropic.events import MessageEvents, MessageFold, MessageStyle
+from server.anthropic.fields import read_effort, read_format, read_thinking, read_tools, refuse_fields, tool_places
+from server.anthropic.messages import is_prefill, read_conversation
+from server.anthropic.types import CountTokensRequest, MessagesRequest
+from server.body import convert
+from server.context import context_of
+from server.generation import Generation
+from server.openai.sampling import check_common, sampling_params
+from server.openai.streaming import EventStream
+from server.openai.types.common import SamplingFields
+from server.param_names import Rename, renamed, tool_path
+from server.planner import Conversation, template_kwargs
+from server.responses import json_response, unless_disconnected
+from server.services import Services, body_size
+
+_PARAMETERS = re.compile(r"(tools\[\d+\])\.parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One checked request."""
+
+    conversation: Conversation
+    thinking: bool
+    rename: Rename
+
+
+class MessagesHandler:
+    """Turns one Messages request into one engine request, and engine text into content blocks or events."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, request: Request) -> Response:
+        services, context = self._services, context_of(request.scope)
+        body = await services.read_json(request.scope, request.receive)
+        refuse_fields(body)
+        asked = convert(body, MessagesRequest)
+        call = self._read(asked, request)
+        with renamed(call.rename):
+            plan = await services.planner.plan(call.conversation)
+        style = MessageStyle(
+            id="msg_" + secrets.token_hex(16),
+            model=services.model(asked.model),
+            request_id=context.request_id,
+            thinking=call.thinking,
+            stop_sequences=tuple(asked.stop_sequences or ()),
+        )
+        context.response_id = style.id
+        generation = services.generation(plan, context)
+        if asked.stream:
+            events = MessageEvents(style, generation.usage)
+            chunks = _stream(generation, events, call.rename)
+            return EventStream(chunks, idle_chunk=events.idle, on_error=events.fail, pace=services.pace)
+        return json_response(await unless_disconnected(request.receive, _fold(generation, style, call.rename)))
+
+    async def count_tokens(self, request: Request) -> Response:
+        services = self._services
+        body = await services.read_json(request.scope, request.receive)
+        refuse_fields(body)
+        call = self._read(convert(body, CountTokensRequest), request)
+        with renamed(call.rename):
+            count = await services.planner.count_tokens(call.conversation)
+        return json_response({"input_tokens": count})
+
+    def _read(self, asked: CountTokensRequest, request: Request) -> _Call:
+        services, context = self._services, context_of(request.scope)
+        services.require_ready()
+        services.model(asked.model)
+        places = tool_places(asked.tools)
+
+        def rename(param: str) -> str:
+            if param.startswith("stop"):
+                return "stop_sequences"
+            return _PARAMETERS.sub(r"\1.input_schema", tool_path(param, places))
+
+        think, shown = read_thinking(asked.thinking)
+        kwargs = {"enable_thinking": think, **(asked.chat_template_kwargs or {})}
+        with renamed(rename):
+            messages = read_conversation(asked.system, asked.messages)
+            resume = is_prefill(messages)
+            fields = _sampling_fields(asked)
+            conversation = Conversation(
+                messages=messages,
+                sampling=sampling_params(fields, services.engine.model_info, max_tokens=fields.max_tokens),
+                tools=read_tools(asked.tools, places, asked.tool_choice),
+                shape=read_format(asked.output_config, asked.output_format),
+                template_kwargs=template_kwargs(kwargs, read_effort(asked.output_config)),
+                add_generation_prompt=not resume,
+                continue_final_message=resume,
+                tenant=services.tenant(context, fields.cache_salt),
+                priority=fields.priority or 0,
+                size=body_size(request.scope),
+            )
+        return _Call(conversation, shown, rename)
+
+
+def _sampling_fields(asked: CountTokensRequest) -> SamplingFields:
+    """The fields of the sampler under the names that all endpoints share, checked."""
+    if not isinstance(asked, MessagesRequest):
+        return SamplingFields()
+    fields = SamplingFields(
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        seed=asked.seed,
+        stop=asked.stop_sequences,
+        priority=asked.priority,
+        cache_salt=asked.cache_salt,
+    )
+    check_common(fields)
+    return fields
+
+
+async def _stream(generation: Generation, events: MessageEvents, rename: Rename) -> AsyncGenerator[bytes, None]:
+    with renamed(rename):
+        async with aclosing(generation.deltas()) as deltas:
+            async for delta in deltas:
+                chunk = events.write(delta)
+                if chunk:
+                    yield chunk
+    yield events.end()
+
+
+async def _fold(generation: Generation, style: MessageStyle, rename: Rename) -> dict[str, Any]:
+    fold = MessageFold(style)
+    with renamed(rename):
+        async with aclosing(generation.deltas()) as deltas:
+            async for delta in deltas:
+                fold.add(delta)
+    return fold.message(generation.usage)

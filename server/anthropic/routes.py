@@ -1,0 +1,48 @@
+"""The routes of Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.anthropic.handler import MessagesHandler
+from server.anthropic.types import CountTokensRequest, MessageBody, MessagesRequest, TokenCountBody
+from server.openai.routes import ERROR_SCHEMA, openapi_body
+from server.services import Services
+
+ANTHROPIC_ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": ERROR_SCHEMA["properties"]["error"],
+        "request_id": {"type": ["string", "null"]},
+    },
+}
+
+
+def _body(request: type, answer: type, *, streams: bool = False) -> dict[str, Any]:
+    extra = openapi_body(request, answer, streams=streams)
+    error = {"description": "Error", "content": {"application/json": {"schema": ANTHROPIC_ERROR_SCHEMA}}}
+    extra["responses"] |= {"4XX": error, "503": error}
+    return extra
+
+
+def anthropic_router(services: Services) -> APIRouter:
+    router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
+    handler = MessagesHandler(services)
+
+    @router.post("", summary="Message", openapi_extra=_body(MessagesRequest, MessageBody, streams=True))
+    async def messages(request: Request) -> Response:
+        return await handler(request)
+
+    @router.post(
+        "/count_tokens", summary="Count message tokens", openapi_extra=_body(CountTokensRequest, TokenCountBody)
+    )
+    async def count_tokens(request: Request) -> Response:
+        return await handler.count_tokens(request)
+
+    return router

@@ -1,0 +1,98 @@
+"""Responses that later requests may continue or read: in memory, bounded in bytes and time, one namespace per key.
+
+Another key's id is answered exactly as an unknown one. A conversation shares the bytes of its turns; every entry
+counts all of its turns all the same, so that the cap holds whatever is evicted first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from server.errors import NotFound, quote
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """response, input: JSON. turns: JSON lists of items, from the conversation's start to this response's output."""
+
+    id: str
+    response: bytes
+    input: bytes
+    turns: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.response) + len(self.input) + sum(map(len, self.turns))
+
+
+class ResponseNotFound(NotFound):
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Response with id {quote(response_id)} not found.", param="response_id")
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """ids: oldest first."""
+
+    ids: dict[str, None] = field(default_factory=dict)
+    size: int = 0
+
+
+class ResponseStore:
+    """max_bytes of all keys together; one key may fill a quarter of it (all of it where there are no keys)."""
+
+    def __init__(self, max_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.size = 0
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+        self._clock = clock
+        self._entries: dict[tuple[str, str], tuple[float, StoredResponse]] = {}
+        self._tenants: dict[str, _Tenant] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, tenant: str, entry: StoredResponse) -> None:
+        """Keep an entry, dropping what is too old and then the oldest; one that is too large alone is not kept."""
+        share = self._max_bytes // 4 if tenant else self._max_bytes
+        self._expire()
+        if entry.size > share:
+            return
+        while (own := self._tenants.setdefault(tenant, _Tenant())).size + entry.size > share:
+            self._drop((tenant, next(iter(own.ids))))
+        while self.size + entry.size > self._max_bytes:
+            self._drop(next(iter(self._entries)))
+        own = self._tenants.setdefault(tenant, own)
+        self._entries[tenant, entry.id] = (self._clock() + self._seconds, entry)
+        own.ids[entry.id] = None
+        own.size += entry.size
+        self.size += entry.size
+
+    def get(self, tenant: str, response_id: str) -> StoredResponse:
+        """Raises ResponseNotFound."""
+        self._expire()
+        found = self._entries.get((tenant, response_id))
+        if found is None:
+            raise ResponseNotFound(response_id)
+        return found[1]
+
+    def delete(self, tenant: str, response_id: str) -> None:
+        """Raises ResponseNotFound. Responses that continue this one keep their history."""
+        self.get(tenant, response_id)
+        self._drop((tenant, response_id))
+
+    def _expire(self) -> None:
+        now = self._clock()
+        while self._entries and next(iter(self._entries.values()))[0] <= now:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        _, entry = self._entries.pop(key)
+        own = self._tenants[key[0]]
+        del own.ids[key[1]]
+        own.size -= entry.size
+        self.size -= entry.size
+        if not own.ids:
+            del self._tenants[key[0]]

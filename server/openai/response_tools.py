@@ -1,0 +1,82 @@
+"""``tools``, ``tool_choice`` and ``text`` of /v1/responses in the form that the rest of the gateway reads.
+
+Function tools lie flat here. Tools of other types (hosted ones, namespaces, custom ones) are listed by real clients
+that do not need them: they are echoed and otherwise ignored, and cannot be chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from server import limits
+from server.constraints import FREE, OutputShape, parse_json_schema
+from server.errors import BadRequest
+from server.tools import Tools, parse_tools
+
+_KEYS = ("name", "description", "parameters", "strict")
+
+
+def function_places(tools: list[Any] | None) -> list[int]:
+    """Indices of the function tools. Raises BadRequest for what is no tool at all."""
+    if tools is not None and len(tools) > limits.MAX_TOOLS:
+        raise BadRequest(f"'tools' holds more than {limits.MAX_TOOLS} tools.", param="tools")
+    places = []
+    for index, tool in enumerate(tools or ()):
+        where = f"tools[{index}]"
+        if not isinstance(tool, dict):
+            raise BadRequest(f"Invalid value for '{where}': an object is expected.", param=where)
+        if not isinstance(tool.get("type"), str):
+            raise BadRequest(f"Invalid value for '{where}.type': a string is expected.", param=f"{where}.type")
+        if tool["type"] == "function":
+            places.append(index)
+    return places
+
+
+def read_tools(tools: list[Any] | None, places: list[int], choice: Any, parallel: bool | None) -> Tools:
+    """Errors name the tools in chat's form: see server.param_names.tool_path."""
+    functions = [
+        {"type": "function", "function": {key: tool[key] for key in _KEYS if key in tool}}
+        for tool in ((tools or [])[place] for place in places)
+    ]
+    return parse_tools(functions, _choice(choice), parallel)
+
+
+def _choice(choice: Any) -> Any:
+    """allowed_tools may list tools of other types, which are ignored like their definitions."""
+    if (
+        not isinstance(choice, dict)
+        or choice.get("type") != "allowed_tools"
+        or not isinstance(choice.get("tools"), list)
+    ):
+        return choice
+    listed = [tool for tool in choice["tools"] if not isinstance(tool, dict) or tool.get("type") == "function"]
+    return {**choice, "tools": listed}
+
+
+def read_text(text: Mapping[str, Any] | None) -> OutputShape:
+    """``text.format``: text, json_object or json_schema, which lies flat here."""
+    given = (text or {}).get("format")
+    if given is None:
+        return FREE
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "text":
+        return FREE
+    if kind == "json_object":
+        return OutputShape(document={"type": "object"}, param="text.format")
+    if kind != "json_schema":
+        raise BadRequest(
+            "Invalid value for 'text.format.type': 'text', 'json_object' or 'json_schema' is expected.",
+            param="text.format.type",
+        )
+    return parse_json_schema(given, "text.format")
+
+
+def echoed_tools(tools: list[Any] | None) -> list[Any]:
+    """The request's tools as OpenAI echoes them: every key of a function tool is there."""
+    return [
+        {"strict": False, "description": None, "parameters": None, **{k: v for k, v in tool.items() if v is not None}}
+        if tool["type"] == "function"
+        else tool
+        for tool in tools or ()
+    ]

@@ -1,0 +1,300 @@
+"""POST /v1/responses and what is stored of it. One Conversation, one Generation, as for chat; only the words differ.
+
+Decisions on fields are in server/openai/response_fields.py and docs/api.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.blocks import BlockFold
+from server.body import convert
+from server.constraints import OutputShape, parse_structured_outputs
+from server.context import context_of
+from server.errors import BadRequest, Unsupported
+from server.generation import Generation
+from server.openai.chat import EFFORTS
+from server.openai.logprobs import chat_logprobs
+from server.openai.response_events import ResponseEvents, ResponseStyle, complete
+from server.openai.response_fields import refuse_fields
+from server.openai.response_input import read_items, to_messages
+from server.openai.response_store import ResponseNotFound, ResponseStore, StoredResponse
+from server.openai.response_tools import echoed_tools, function_places, read_text, read_tools
+from server.openai.sampling import check_common, sampling_params
+from server.openai.streaming import EventStream
+from server.openai.types.responses import ResponsesRequest
+from server.param_names import Rename, renamed, tool_path
+from server.planner import Conversation, template_kwargs
+from server.responses import json_response, unless_disconnected
+from server.services import Services, body_size
+
+_LOGPROBS = "message.output_text.logprobs"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One checked request. items: its own input; turns: the stored ones before it."""
+
+    request: ResponsesRequest
+    conversation: Conversation
+    style: ResponseStyle
+    rename: Rename
+    items: Sequence[dict[str, Any]]
+    turns: tuple[bytes, ...]
+    tenant: str
+
+
+class ResponsesHandler:
+    """Turns one Responses request into one engine request, and engine text into items or events."""
+
+    def __init__(self, services: Services, store: ResponseStore) -> None:
+        self._services = services
+        self._store = store
+
+    async def __call__(self, request: Request) -> Response:
+        services = self._services
+        body = await services.read_json(request.scope, request.receive)
+        call = await self._read(body, request)
+        with renamed(call.rename):
+            plan = await services.planner.plan(call.conversation)
+        context = context_of(request.scope)
+        context.response_id = call.style.fields["id"]
+        generation = services.generation(plan, context)
+        if call.request.stream:
+            events = ResponseEvents(call.style)
+            chunks = self._stream(call, generation, events)
+            return EventStream(chunks, idle_chunk=events.idle, on_error=events.fail, pace=services.pace)
+        return json_response(await unless_disconnected(request.receive, self._fold(call, generation)))
+
+    async def count_tokens(self, request: Request) -> Response:
+        """POST /v1/responses/input_tokens."""
+        services = self._services
+        body = await services.read_json(request.scope, request.receive)
+        call = await self._read({**body, "stream": False, "stream_options": None}, request)
+        with renamed(call.rename):
+            count = await services.planner.count_tokens(call.conversation)
+        return json_response({"object": "response.input_tokens", "input_tokens": count})
+
+    async def _stream(self, call: _Call, generation: Generation, events: ResponseEvents) -> AsyncGenerator[bytes, None]:
+        with renamed(call.rename):
+            async with aclosing(generation.deltas()) as deltas:
+                async for delta in deltas:
+                    chunk = events.write(delta)
+                    if chunk:
+                        yield chunk
+        response, last = events.end(generation.usage)
+        self._keep(call, response)
+        yield last
+
+    async def _fold(self, call: _Call, generation: Generation) -> dict[str, Any]:
+        fold = BlockFold(logprobs=call.style.logprobs is not None)
+        with renamed(call.rename):
+            async with aclosing(generation.deltas()) as deltas:
+                async for delta in deltas:
+                    fold.add(delta)
+        complete(fold)
+        response = call.style.ended(fold, generation.usage)
+        self._keep(call, response)
+        return response
+
+    def _keep(self, call: _Call, response: dict[str, Any]) -> None:
+        if call.request.store is False:
+            return
+        own, output = orjson.dumps(call.items), orjson.dumps(response["output"])
+        entry = StoredResponse(response["id"], orjson.dumps(response), own, (*call.turns, own, output))
+        self._store.put(call.tenant, entry)
+
+    async def _read(self, body: Mapping[str, Any], request: Request) -> _Call:
+        """The checked request and what it asks for. Raises ApiError."""
+        services, context = self._services, context_of(request.scope)
+        refuse_fields(body)
+        asked = convert(dict(body), ResponsesRequest)
+        services.require_ready()
+        services.model(asked.model)
+        check_common(asked)
+        _check_truncation(asked.truncation)
+        items = read_items(asked.input)
+        turns = self._turns(context.tenant, asked.previous_response_id)
+        places = function_places(asked.tools)
+
+        def rename(param: str) -> str:
+            return "input" if param.startswith("messages") else tool_path(param, places)
+
+        with renamed(rename):
+            conversation = Conversation(
+                messages=to_messages(asked.instructions, await _parsed(turns), items),
+                sampling=self._sampling(asked),
+                tools=read_tools(asked.tools, places, asked.tool_choice, asked.parallel_tool_calls),
+                shape=_shape(asked),
+                template_kwargs=template_kwargs(asked.chat_template_kwargs, _effort(asked.reasoning)),
+                tenant=services.tenant(context, asked.cache_salt),
+                priority=asked.priority or 0,
+                size=body_size(request.scope) + sum(map(len, turns)),
+            )
+        return _Call(asked, conversation, self._style(asked), rename, items, turns, context.tenant)
+
+    def _turns(self, tenant: str, previous: str | None) -> tuple[bytes, ...]:
+        if previous is None:
+            return ()
+        try:
+            return self._store.get(tenant, previous).turns
+        except ResponseNotFound:
+            raise BadRequest(
+                f"Previous response with id '{previous[:64]}' not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            ) from None
+
+    def _sampling(self, asked: ResponsesRequest) -> Any:
+        return sampling_params(
+            asked,
+            self._services.engine.model_info,
+            max_tokens=asked.max_output_tokens,
+            max_tokens_param="max_output_tokens",
+            logprobs=_wants_logprobs(asked),
+            top_logprobs=asked.top_logprobs or 0 if _wants_logprobs(asked) else 0,
+        )
+
+    def _style(self, asked: ResponsesRequest) -> ResponseStyle:
+        tokenizer = self._services.engine.tokenizer
+        return ResponseStyle(
+            _fields(asked, self._services.model(asked.model)),
+            chat_logprobs(tokenizer) if _wants_logprobs(asked) else None,
+        )
+
+
+def _fields(asked: ResponsesRequest, model: str) -> dict[str, Any]:
+    """The response object without its state."""
+    reasoning, text = asked.reasoning or {}, asked.text or {}
+    return {
+        "id": "resp_" + secrets.token_hex(24),
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "in_progress",
+        "background": False,
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": asked.instructions,
+        "max_output_tokens": asked.max_output_tokens,
+        "max_tool_calls": None,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "previous_response_id": asked.previous_response_id,
+        "prompt_cache_key": asked.prompt_cache_key,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "safety_identifier": asked.safety_identifier,
+        "service_tier": "default",
+        "store": asked.store is not False,
+        "temperature": 1.0 if asked.temperature is None else asked.temperature,
+        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": "auto" if asked.tool_choice is None else asked.tool_choice,
+        "tools": echoed_tools(asked.tools),
+        "top_logprobs": asked.top_logprobs or 0,
+        "top_p": 1.0 if asked.top_p is None else asked.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": asked.user,
+        "metadata": asked.metadata or {},
+    }
+
+
+async def _parsed(turns: Sequence[bytes]) -> list[dict[str, Any]]:
+    """The items of stored turns; large histories are parsed in a worker thread."""
+
+    def parse() -> list[dict[str, Any]]:
+        return [item for turn in turns for item in orjson.loads(turn)]
+
+    return parse() if sum(map(len, turns)) < 256 * 1024 else await asyncio.to_thread(parse)
+
+
+def _wants_logprobs(asked: ResponsesRequest) -> bool:
+    return bool(asked.top_logprobs) or _LOGPROBS in (asked.include or ())
+
+
+def _shape(asked: ResponsesRequest) -> OutputShape:
+    if not asked.structured_outputs:
+        return read_text(asked.text)
+    if (asked.text or {}).get("format"):
+        raise BadRequest("'text.format' and 'structured_outputs' exclude each other.", param="structured_outputs")
+    return parse_structured_outputs(asked.structured_outputs)
+
+
+def _effort(reasoning: Mapping[str, Any] | None) -> str | None:
+    effort = (reasoning or {}).get("effort")
+    if effort is not None and effort not in EFFORTS:
+        raise BadRequest(
+            f"Invalid value for 'reasoning.effort': one of {', '.join(EFFORTS)} is expected.", param="reasoning.effort"
+        )
+    return effort
+
+
+def _check_truncation(value: str | None) -> None:
+    if value not in (None, "auto", "disabled"):
+        raise BadRequest("Invalid value for 'truncation': 'auto' or 'disabled' is expected.", param="truncation")
+
+
+class StoredResponses:
+    """GET and DELETE of stored responses and of their input."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    def retrieve(self, request: Request) -> Response:
+        if request.query_params.get("stream", "false").lower() not in ("", "false", "0"):
+            raise Unsupported("stream", "'stream' is not supported here: only background responses could be resumed.")
+        return Response(self._get(request).response, media_type="application/json")
+
+    def delete(self, request: Request) -> Response:
+        response_id = request.path_params["response_id"]
+        self._store.delete(context_of(request.scope).tenant, response_id)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
+
+    def cancel(self, request: Request) -> Response:
+        self._get(request)
+        raise BadRequest("Only background responses can be cancelled.", param="response_id")
+
+    def input_items(self, request: Request) -> Response:
+        """The request's own input, newest first unless ``order=asc``, ``limit`` (20) of them ``after`` an id."""
+        items = orjson.loads(self._get(request).input)
+        order = request.query_params.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise BadRequest("Invalid value for 'order': 'asc' or 'desc' is expected.", param="order")
+        if order == "desc":
+            items.reverse()
+        after = request.query_params.get("after")
+        if after:
+            found = [index for index, item in enumerate(items) if item["id"] == after]
+            if not found:
+                raise BadRequest("Invalid value for 'after': no such item.", param="after")
+            items = items[found[0] + 1 :]
+        page = items[: _limit(request.query_params.get("limit", "20"))]
+        return json_response(
+            {
+                "object": "list",
+                "data": page,
+                "first_id": page[0]["id"] if page else None,
+                "last_id": page[-1]["id"] if page else None,
+                "has_more": len(page) < len(items),
+            }
+        )
+
+    def _get(self, request: Request) -> StoredResponse:
+        return self._store.get(context_of(request.scope).tenant, request.path_params["response_id"])
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:4]) <= 100 or len(text) > 3:
+        raise BadRequest("Invalid value for 'limit': a number from 1 to 100 is expected.", param="limit")
+    return int(text)
