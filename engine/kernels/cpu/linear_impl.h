@@ -33,8 +33,33 @@ constexpr int PREFETCH_BYTES = 8192;
 constexpr int PREFETCH_BYTES = 1024;
 #endif
 
-CG_INLINE u64v shift_left(u64v v, int n) { return (u64v)((s32v)v << n); }   // 16-bit lanes: callers mask
+#if defined(__AVX512F__)
+// Shifts move 16-bit lanes: what crosses from one byte into the next is for the caller to mask.
+CG_INLINE u64v shift_left(u64v v, int n) { return (u64v)((s32v)v << n); }
 CG_INLINE u64v shift_right(u64v v, int n) { return (u64v)((s32v)v >> n); }
+CG_INLINE u64v mask_bytes(u64v v, uint8_t mask) { return v & (u64v{} + mask); }
+#else
+// By halves and by hand: left to the compiler, operations on vectors wider than the machine's go through memory.
+template <class Op>
+CG_INLINE u64v by_halves(u64v v, Op op) {
+    __m256i a[2];
+    std::memcpy(a, &v, 64);
+    a[0] = op(a[0]);
+    a[1] = op(a[1]);
+    std::memcpy(&v, a, 64);
+    return v;
+}
+
+CG_INLINE u64v shift_left(u64v v, int n) {
+    return by_halves(v, [n](__m256i a) { return _mm256_slli_epi16(a, n); });
+}
+CG_INLINE u64v shift_right(u64v v, int n) {
+    return by_halves(v, [n](__m256i a) { return _mm256_srli_epi16(a, n); });
+}
+CG_INLINE u64v mask_bytes(u64v v, uint8_t mask) {
+    return by_halves(v, [mask](__m256i a) { return _mm256_and_si256(a, _mm256_set1_epi8(char(mask))); });
+}
+#endif
 
 // acc[l] += sum_j w[4l+j] * x[4l+j]; w unsigned, x the same four int8 in every lane.
 // WIDE: w uses all eight bits; without VPDPBUSD it is then taken as w - 128.
@@ -90,7 +115,12 @@ CG_INLINE u64v join(u64v low, u64v high, uint8_t mask) {
 #if defined(__AVX512F__)
     return (u64v)_mm512_ternarylogic_epi32((__m512i)low, (__m512i)high, (__m512i)(u64v{} + mask), 0xf8);
 #else
-    return low | (high & (u64v{} + mask));
+    __m256i a[2], b[2];
+    std::memcpy(a, &low, 64);
+    std::memcpy(b, &high, 64);
+    for (int i = 0; i < 2; ++i) a[i] = _mm256_or_si256(a[i], _mm256_and_si256(b[i], _mm256_set1_epi8(char(mask))));
+    std::memcpy(&low, a, 64);
+    return low;
 #endif
 }
 
@@ -119,7 +149,7 @@ struct Packed {
     CG_INLINE u64v quad(const uint8_t* g, int q, int h) {
         if (FMT == CG_Q8_0) return load<u64v>(g + (q * 2 + h) * 64);
         u64v v = load<u64v>(g + INFO.low_at + ((q >> 1) * 2 + h) * 64);
-        v = (q & 1 ? shift_right(v, 4) : v) & (u64v{} + 15);
+        v = mask_bytes(q & 1 ? shift_right(v, 4) : v, 15);
         if (FMT == CG_Q6_K) return join(v, to_bit4(load<u64v>(g + ((q >> 2) * 2 + h) * 64), q % 4 * 2), 0x30);
         if (FMT == CG_Q5_0 || FMT == CG_Q5_1 || FMT == CG_Q5_K) return join(v, to_bit4(load<u64v>(g + h * 64), q), 0x10);
         return v;
@@ -292,7 +322,7 @@ CG_INLINE void micro_rows(int rows, const uint8_t* w, const cg_q8_group* x, size
     constexpr int MAX = max_rows<F>();
     switch (rows) {
         case 1: return micro<F, 1, PASS>(w, x, stride, groups, out, add, tile);
-        case 2: return micro<F, 2, PASS>(w, x, stride, groups, out, add, tile);
+        case 2: return micro<F, MAX < 2 ? 1 : 2, PASS>(w, x, stride, groups, out, add, tile);
         case 3: return micro<F, MAX < 3 ? 1 : 3, PASS>(w, x, stride, groups, out, add, tile);
         case 4: return micro<F, MAX < 4 ? 1 : 4, PASS>(w, x, stride, groups, out, add, tile);
         case 5: return micro<F, MAX < 5 ? 1 : 5, PASS>(w, x, stride, groups, out, add, tile);
