@@ -33,7 +33,8 @@ _LENGTH = struct.Struct("<I")
 
 
 class ModelProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model process needs. model_kind: as in engine.model_store.ResolvedModel."""
+    """What a model process needs. model_kind: as in engine.model_store.ResolvedModel. rank: which of
+    ``config.tp_size`` it is; rank 0 alone reads ``inbox`` and writes to ``outbox``. rendezvous: where they meet."""
 
     config: EngineConfig
     model_path: str
@@ -43,6 +44,8 @@ class ModelProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
     outbox: str
     status_fd: int
     parent_pid: int
+    rank: int = 0
+    rendezvous: str = ""
 
 
 class DetokenizerSpec(msgspec.Struct, frozen=True, kw_only=True):

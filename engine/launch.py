@@ -15,21 +15,25 @@ from engine.ipc import make_run_dir, remove_run_dir
 from engine.messages import GenerateOutput, GenerateReqInput, ModelInfo, SchedulerStats
 from engine.model_store.errors import ModelStoreError
 from engine.model_store.resolve import resolve
+from engine.ranks import RanksError, local_ranks
 from engine.supervisor import EnginePlan, EngineStartError, Supervisor, SupervisorLimits
 from engine.text.load import HASH_LM, load_tokenizer
 from engine.text.tokenizer import TextTokenizer
 from engine.tokenizer_manager import SHUTTING_DOWN, TokenizerManager
+from engine.worker_node import WorkerNode
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Engine", "EngineStartError", "SupervisorLimits", "launch", "make_plan"]
+__all__ = ["Engine", "EngineStartError", "SupervisorLimits", "launch", "make_plan", "run_worker_node"]
 
 
 def make_plan(config: EngineConfig) -> EnginePlan:
-    """Find the model that ``config`` names. Raises EngineStartError where there is none."""
+    """Find the model that ``config`` names. Raises EngineStartError where there is none, or where the settings
+    of ranks and nodes do not go together."""
     try:
+        local_ranks(config)
         model = resolve(config.model)
-    except ModelStoreError as error:
+    except (ModelStoreError, RanksError) as error:
         raise EngineStartError(str(error)) from None
     path = HASH_LM if model.kind == HASH_LM else str(model.path)
     return EnginePlan(config, path, model.kind, config.served_model_name or model.name)
@@ -152,6 +156,11 @@ class Engine:
 
     async def stats(self) -> SchedulerStats:
         return await self.manager.stats()
+
+
+async def run_worker_node(config: EngineConfig, stop: asyncio.Event) -> None:
+    """This machine's ranks of a group whose API runs on node 0, until ``stop``. Raises EngineStartError."""
+    await WorkerNode(await asyncio.to_thread(make_plan, config)).run(stop)
 
 
 @asynccontextmanager

@@ -17,10 +17,11 @@ from engine.child import BEAT_INTERVAL, ModelProcessSpec, StatusPipe, one_line, 
 from engine.config import EngineConfig
 from engine.grammar.interface import GrammarBackend, GrammarMatcher
 from engine.ipc import Inbox, Outbox, scheduler_input_decoder
+from engine.lockstep import Lockstep
 from engine.messages import GrammarSpec, ModelInfo, SchedulerInput
 from engine.runner import build_runner
 from engine.scheduler.policy import SchedulerConfig
-from engine.scheduler.scheduler import Scheduler
+from engine.scheduler.scheduler import Scheduler, random_seed
 from engine.text.load import load_tokenizer
 from engine.text.tokenizer import TextTokenizer
 
@@ -58,19 +59,28 @@ class LazyGrammar:
 
 @dataclass(slots=True)
 class ModelLoop:
-    """Receive, step, send, beat. Waits for messages only while there is nothing to compute."""
+    """Receive, step, send, beat. Waits for messages only while there is nothing to compute. Where other ranks
+    compute with this one, ``lockstep`` tells them what was received."""
 
     scheduler: Scheduler
     inbox: Inbox[SchedulerInput]
     outbox: Outbox
     status: StatusPipe
+    lockstep: Lockstep | None = None
     next_stats: float = 0.0
 
     def turn(self) -> None:
         """One round of the loop."""
-        for message in self.inbox.receive(timeout=0.0 if self.scheduler.has_work() else BEAT_INTERVAL):
+        messages: Sequence[SchedulerInput]
+        messages = self.inbox.receive(timeout=0.0 if self.scheduler.has_work() else BEAT_INTERVAL)
+        if self.lockstep is not None:
+            messages = self.lockstep.exchange(messages)
+        for message in messages:
             self.scheduler.add(message)
-        for output in self.scheduler.step():
+        outputs = self.scheduler.step()
+        if self.lockstep is not None:
+            self.lockstep.note(outputs)
+        for output in outputs:
             self.outbox.send(output)
         self.status.beat(self.scheduler.num_steps, self.inbox.dropped)
         now = time.monotonic()
@@ -79,8 +89,24 @@ class ModelLoop:
             self.outbox.send(self.scheduler.stats())
 
 
+@dataclass(slots=True)
+class RankLoop:
+    """The loop of ranks 1 and up: the same steps as rank 0's, nothing received and nothing sent."""
+
+    scheduler: Scheduler
+    status: StatusPipe
+    lockstep: Lockstep
+
+    def turn(self) -> None:
+        for message in self.lockstep.exchange():
+            self.scheduler.add(message)
+        self.lockstep.note(self.scheduler.step())
+        self.status.beat(self.scheduler.num_steps)
+
+
 def scheduler_config(config: EngineConfig, info: ModelInfo) -> SchedulerConfig:
-    """The scheduler's share of the settings."""
+    """The scheduler's share of the settings. Without a target latency it never decides by the clock, on which
+    ranks that compute together (engine.lockstep) would not agree."""
     return SchedulerConfig(
         max_running_requests=info.max_running_requests,
         chunked_prefill_size=config.chunked_prefill_size,
@@ -90,7 +116,7 @@ def scheduler_config(config: EngineConfig, info: ModelInfo) -> SchedulerConfig:
     )
 
 
-def build_loop(spec: ModelProcessSpec, status: StatusPipe) -> tuple[ModelLoop, ModelInfo]:
+def build_loop(spec: ModelProcessSpec, status: StatusPipe) -> tuple[ModelLoop | RankLoop, ModelInfo]:
     """Load the tokenizer's table and the model, and bind the socket last: it means readiness."""
     tokenizer = load_tokenizer(spec.model_path)
     runner = build_runner(spec, tokenizer.eos_token_ids)
@@ -98,10 +124,19 @@ def build_loop(spec: ModelProcessSpec, status: StatusPipe) -> tuple[ModelLoop, M
     eos_ids = [token_id for token_id in info.eos_token_ids if token_id < info.vocab_size]
     grammar = LazyGrammar(tokenizer, info.vocab_size, eos_ids)
     threading.Thread(target=_warm_up, args=(grammar,), name="grammar-warm-up", daemon=True).start()
-    scheduler = Scheduler(scheduler_config(spec.config, info), runner.executor, eos_ids, grammar)
+    lockstep = runner.lockstep
+    scheduler = Scheduler(
+        scheduler_config(spec.config, info),
+        runner.executor,
+        eos_ids,
+        grammar,
+        random_seed=random_seed if lockstep is None else lockstep.random_seeds(),
+    )
+    if lockstep is not None and not lockstep.is_leader:
+        return RankLoop(scheduler, status, lockstep), info
     context = zmq.Context(io_threads=1)
     inbox = Inbox(context, spec.inbox, scheduler_input_decoder())
-    return ModelLoop(scheduler, inbox, Outbox(context, spec.outbox), status), info
+    return ModelLoop(scheduler, inbox, Outbox(context, spec.outbox), status, lockstep), info
 
 
 def _warm_up(grammar: LazyGrammar) -> None:
@@ -113,7 +148,7 @@ def _warm_up(grammar: LazyGrammar) -> None:
 
 def main() -> None:
     spec = read_spec(ModelProcessSpec)
-    setup_logging("model", spec.config.log_level)
+    setup_logging("model" if spec.rank == 0 else f"model-{spec.rank}", spec.config.log_level)
     status = StatusPipe(spec.status_fd)
     try:
         loop, info = build_loop(spec, status)

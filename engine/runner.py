@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from engine.child import ModelProcessSpec
 from engine.config import EngineConfig
 from engine.executor.executor import Executor
+from engine.lockstep import Lockstep
 from engine.messages import ModelInfo
-from engine.platform.host import calm_openmp
+from engine.platform.host import calm_openmp, usable_threads
+from engine.ranks import local_ranks
 from engine.weights.checkpoint import Checkpoint, open_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -22,17 +26,18 @@ HASH_LM_PAGES = 8_192
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A loaded model: what computes it and what is known of it."""
+    """A loaded model: what computes it and what is known of it. ``lockstep`` where several ranks compute it."""
 
     executor: Executor
     info: ModelInfo
+    lockstep: Lockstep | None = None
 
 
 def build_runner(spec: ModelProcessSpec, eos_token_ids: tuple[int, ...]) -> Runner:
     """Load the model. Raises whatever its loader raises: the caller turns it into one line."""
-    if spec.config.tp_size > 1 or spec.config.nnodes > 1:
-        raise ValueError("this engine runs one rank on one machine: --tp and --nnodes must be 1.")
     if spec.model_kind == "hash-lm":
+        if spec.config.tp_size > 1:
+            raise ValueError("hash-lm has no tensor parallelism: --tp must be 1.")
         return _hash_lm(spec, eos_token_ids)
     checkpoint = open_checkpoint(spec.model_path)
     if _is_native(spec.config, checkpoint):
@@ -70,11 +75,21 @@ def _native(spec: ModelProcessSpec, checkpoint: Checkpoint, eos_token_ids: tuple
 
 def _torch(spec: ModelProcessSpec, checkpoint: Checkpoint, eos_token_ids: tuple[int, ...]) -> Runner:
     calm_openmp()
+    from engine.distributed import ControlChannel, init_tensor_parallel
     from engine.executor.torch_executor import TorchExecutor
+    from engine.platform.device import resolve_device
 
-    executor = TorchExecutor(spec.config, checkpoint)
-    device = executor.device
-    return _runner(spec, checkpoint, executor, eos_token_ids, ("torch", str(device.device), device.dtype_name))
+    config, local_size = spec.config, len(local_ranks(spec.config))
+    if local_size > 1 and not config.threads:
+        config = msgspec.structs.replace(config, threads=max(1, usable_threads() // local_size))
+    device = resolve_device(config, spec.rank % local_size)
+    device.use()
+    tp = init_tensor_parallel(
+        spec.rank, config.tp_size, spec.rendezvous, backend="gloo" if device.is_cpu else "nccl", local_size=local_size
+    )
+    executor = TorchExecutor(config, checkpoint, tp=tp)
+    runner = _runner(spec, checkpoint, executor, eos_token_ids, ("torch", str(device.device), device.dtype_name))
+    return runner if tp.size == 1 else replace(runner, lockstep=Lockstep(ControlChannel(tp)))
 
 
 def _runner(

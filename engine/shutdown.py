@@ -42,6 +42,15 @@ class StopSignals:
             self._loop.remove_signal_handler(number)
 
 
+async def run_until_signal(serve: Serve) -> None:
+    """``serve(stop)``, with ``stop`` set by the first signal: for a process without requests of its own."""
+    signals = StopSignals()
+    try:
+        await serve(signals.first)
+    finally:
+        signals.close()
+
+
 async def run(engine: Engine, serve: Serve, *, drain_timeout: float = 30.0) -> None:
     """Start ``engine``, then ``serve(stop)`` until a signal; leave no process and no socket file.
 

@@ -1,4 +1,4 @@
-"""Keeps a model process and a text process alive under one API process.
+"""Keeps the model processes (one per tensor-parallel rank) and a text process alive under one API process.
 
 Start, handshake, self-test, serve; when one of them dies or freezes, everything inside fails at once and the
 process is replaced in place. Requests are never replayed, so a poisonous one cannot kill two engines.
@@ -24,6 +24,7 @@ from engine.config import EngineConfig
 from engine.ipc import Inbox, Outbox, detokenizer_output_decoder
 from engine.messages import ModelInfo
 from engine.process import Child, module_command
+from engine.ranks import local_ranks, rendezvous
 from engine.tokenizer_manager import ENGINE_STOPPED, SHUTTING_DOWN, TokenizerManager
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class SupervisorLimits:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """What to run: the model, resolved, and the commands of the two processes."""
+    """What to run: the model, resolved, and the commands of the processes."""
 
     config: EngineConfig
     model_path: str
@@ -68,8 +69,48 @@ class EnginePlan:
     detokenizer_command: Sequence[str] = module_command("engine.detokenizer_process")
 
 
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Socket files of one start: nothing that waits for a dead engine may reach the next."""
+
+    run_dir: Path
+    generation: int
+
+    @property
+    def scheduler(self) -> str:
+        return str(self.run_dir / f"model-{self.generation}.sock")
+
+    @property
+    def text(self) -> str:
+        return str(self.run_dir / f"text-{self.generation}.sock")
+
+    def unlink(self) -> None:
+        for path in (self.scheduler, self.text, str(self.run_dir / f"ranks-{self.generation}")):
+            Path(path).unlink(missing_ok=True)
+
+
+def start_rank(plan: EnginePlan, rank: int, sockets: Sockets) -> Child:
+    """The model process of one rank. Only rank 0 gets the sockets."""
+    return Child(
+        "model" if rank == 0 else f"model-{rank}",
+        plan.model_command,
+        lambda fd: ModelProcessSpec(
+            config=plan.config,
+            model_path=plan.model_path,
+            model_kind=plan.model_kind,
+            served_name=plan.served_name,
+            inbox=sockets.scheduler if rank == 0 else "",
+            outbox=sockets.text if rank == 0 else "",
+            status_fd=fd,
+            parent_pid=os.getpid(),
+            rank=rank,
+            rendezvous=rendezvous(plan.config, sockets.run_dir, sockets.generation),
+        ),
+    )
+
+
 class Supervisor:
-    """Owns the two children, their sockets and the reading end of the pipe.
+    """Owns the children, their sockets and the reading end of the pipe. Model processes live and die together.
 
     ``failed`` is done, with one line for a person, when the supervisor has given up.
     """
@@ -84,6 +125,7 @@ class Supervisor:
         self._inbox = Inbox(self._context, str(run_dir / "api.sock"), detokenizer_output_decoder())
         self._outbox: Outbox | None = None
         self._model: Child | None = None
+        self._ranks: tuple[Child, ...] = ()
         self._text: Child | None = None
         self._info: ModelInfo | None = None
         self._generation = 0
@@ -96,14 +138,17 @@ class Supervisor:
     @property
     def pids(self) -> dict[str, int]:
         """Process ids of the children that live."""
-        children = (self._model, self._text)
-        return {child.name: child.pid for child in children if child is not None and not child.exited.done()}
+        return {child.name: child.pid for child in self._children if not child.exited.done()}
+
+    @property
+    def _children(self) -> list[Child]:
+        """The first model process, the text process, the other ranks."""
+        return [child for child in (self._model, self._text, *self._ranks) if child is not None]
 
     @property
     def dropped_frames(self) -> dict[str, int]:
         """Frames that were no message, by reader; the children's counts are up to a beat old."""
-        children = [child for child in (self._model, self._text) if child is not None]
-        return {"api": self._inbox.dropped, **{child.name: child.dropped for child in children}}
+        return {"api": self._inbox.dropped, **{child.name: child.dropped for child in self._children}}
 
     async def start(self) -> None:
         """Bring the engine up. Raises EngineStartError, with nothing left running, where that fails."""
@@ -115,7 +160,7 @@ class Supervisor:
         self._task = self._loop.create_task(self._keep_alive(), name="engine-supervisor")
 
     async def stop(self) -> None:
-        """End both children and close the sockets. What is still inside ends with an error."""
+        """End all children and close the sockets. What is still inside ends with an error."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -149,7 +194,7 @@ class Supervisor:
             await asyncio.sleep(min(self._limits.max_backoff, 0.25 * 2**attempt) if attempt > 1 else 0.0)
 
     async def _clear_away(self, reason: str, lost: Child | None) -> None:
-        """End what is inside, then the processes that must be replaced: the text process alone, or both."""
+        """End what is inside, then the processes that must be replaced: the text process alone, or all."""
         logger.error("%s; restarting", reason)
         if lost is not None and lost is self._text:
             self._manager.fail_all(ENGINE_STOPPED)  # aborts reach the scheduler, which lives on
@@ -176,14 +221,14 @@ class Supervisor:
         return True
 
     async def _until_trouble(self) -> tuple[str, Child]:
-        """Watch both children; return why one of them must be replaced, and which."""
-        model, text = self._model, self._text
-        if model is None or text is None:
+        """Watch the children; return why one of them must be replaced, and which."""
+        children = self._children
+        if self._model is None or self._text is None:
             raise EngineStartError("the engine is not complete")
-        watch = self._loop.create_task(self._watch_progress(model, text))
+        watch = self._loop.create_task(self._watch_progress(*children))
         try:
-            await _first(model.exited, text.exited, watch)
-            for child in (model, text):
+            await _first(*[child.exited for child in children], watch)
+            for child in children:
                 if child.exited.done():
                     return child.describe_exit(), child
             return watch.result()
@@ -215,27 +260,29 @@ class Supervisor:
         if self._model is None:
             self._generation += 1
             self._info = None
-            self._model = self._start_model()
+            ranks = local_ranks(self._plan.config)
+            self._model, *others = [start_rank(self._plan, rank, self._sockets) for rank in ranks]
+            self._ranks = tuple(others)
         if self._text is None:
             self._text = self._start_text()
         model, text = self._model, self._text
-        await self._handshake(text)
-        started = await self._handshake(model)
+        started, *_ = await self._handshakes(model, text, *self._ranks)
         info = started.model or self._info
         if info is None:
             raise EngineStartError("the model process gave no model information")
         self._info = info
         if self._outbox is not None:
             self._outbox.close()
-        self._outbox = Outbox(self._context, self._scheduler_socket(), send_timeout=0.0)
+        self._outbox = Outbox(self._context, self._sockets.scheduler, send_timeout=0.0)
         self._manager.attach(info, self._outbox.send)
-        await self._self_test(model, text)
+        await self._self_test(model)
         self._manager.open()
 
-    async def _self_test(self, model: Child, text: Child) -> None:
+    async def _self_test(self, model: Child) -> None:
+        children = self._children
         test = self._loop.create_task(self._manager.self_test(self._limits.self_test))
-        await _first(test, model.exited, text.exited)
-        for child in (model, text):
+        await _first(test, *[child.exited for child in children])
+        for child in children:
             if child.exited.done():
                 test.cancel()
                 raise EngineStartError(child.describe_exit())
@@ -243,35 +290,27 @@ class Supervisor:
             await model.end()
             raise EngineStartError("the engine's first token did not come")
 
+    async def _handshakes(self, *children: Child) -> list[Started]:
+        """Raises what the first child that fails says: the others may be waiting for it."""
+        waiting = [self._loop.create_task(self._handshake(child)) for child in children]
+        try:
+            return await asyncio.gather(*waiting)
+        finally:
+            for task in waiting:
+                task.cancel()
+
     async def _handshake(self, child: Child) -> Started:
         await _first(child.started, child.exited, seconds=self._limits.start)
         if child.started.done():
             message = child.started.result()
             if isinstance(message, Started):
                 return message
-            await child.end()
+            child.kill()
             raise EngineStartError(message.reason)
         if child.exited.done():
             raise EngineStartError(child.describe_exit())
-        await child.end()
+        child.kill()
         raise EngineStartError(f"the {child.name} process was not ready within {self._limits.start:.0f} s")
-
-    def _start_model(self) -> Child:
-        plan = self._plan
-        return Child(
-            "model",
-            plan.model_command,
-            lambda fd: ModelProcessSpec(
-                config=plan.config,
-                model_path=plan.model_path,
-                model_kind=plan.model_kind,
-                served_name=plan.served_name,
-                inbox=self._scheduler_socket(),
-                outbox=self._text_socket(),
-                status_fd=fd,
-                parent_pid=os.getpid(),
-            ),
-        )
 
     def _start_text(self) -> Child:
         plan = self._plan
@@ -280,31 +319,27 @@ class Supervisor:
             plan.detokenizer_command,
             lambda fd: DetokenizerSpec(
                 tokenizer_path=plan.model_path,
-                inbox=self._text_socket(),
+                inbox=self._sockets.text,
                 outbox=str(self._run_dir / "api.sock"),
-                aborts=self._scheduler_socket(),
+                aborts=self._sockets.scheduler,
                 status_fd=fd,
                 parent_pid=os.getpid(),
                 log_level=plan.config.log_level,
             ),
         )
 
-    def _scheduler_socket(self) -> str:
-        """A name of its own for every engine: nothing that waits for a dead one may reach the next."""
-        return str(self._run_dir / f"model-{self._generation}.sock")
-
-    def _text_socket(self) -> str:
-        return str(self._run_dir / f"text-{self._generation}.sock")
+    @property
+    def _sockets(self) -> Sockets:
+        return Sockets(self._run_dir, self._generation)
 
     async def _end_children(self) -> None:
-        children = [child for child in (self._model, self._text) if child is not None]
-        self._model = self._text = None
+        children = self._children
         for child in children:
             child.kill()
         for child in children:
             await child.end()
-        for socket in (self._scheduler_socket(), self._text_socket()):
-            _unlink(socket)
+        self._model, self._text, self._ranks = None, None, ()  # last: whoever cancels this must still find them
+        self._sockets.unlink()
 
     def _drain_inbox(self) -> None:
         """Handle what has come, a bounded number per turn; ZMQ's descriptor speaks up once per edge only."""
@@ -323,7 +358,3 @@ class Supervisor:
 async def _first(*futures: asyncio.Future[Any], seconds: float | None = None) -> None:
     """Wait until one of them is done, at most ``seconds``."""
     await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-
-
-def _unlink(path: str) -> None:
-    Path(path).unlink(missing_ok=True)

@@ -48,7 +48,7 @@ class TorchExecutor:
         tp: TensorParallel | None = None,
     ) -> None:
         self._tp = tp or TensorParallel()
-        self.device: TorchDevice = resolve_device(config, self._tp.rank)
+        self.device: TorchDevice = resolve_device(config, self._tp.local_rank)
         self.model_config = checkpoint.config
         torch.set_num_threads(self.device.threads)
         spec = self._attention_spec(config)
@@ -84,13 +84,16 @@ class TorchExecutor:
         )
 
     def _fitting_pages(self, config: EngineConfig, spec: AttentionSpec) -> int:
-        return kv_pages(
+        """The same on every rank. Ranks on one CPU share its memory; each GPU has its own."""
+        sharing = self._tp.local_size if self.device.is_cpu else 1
+        pages = kv_pages(
             config,
             page_bytes=KVPool.page_bytes(spec, self.model_config.num_layers),
-            free_bytes=self.device.free_bytes(),
-            total_bytes=self.device.total_bytes(),
+            free_bytes=self.device.free_bytes() // sharing,
+            total_bytes=self.device.total_bytes() // sharing,
             on_cpu=self.device.is_cpu,
         )
+        return self._tp.smallest(pages)
 
     @property
     def num_pages(self) -> int:

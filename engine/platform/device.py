@@ -32,6 +32,11 @@ class TorchDevice:
     def dtype_name(self) -> str:
         return str(self.dtype).removeprefix("torch.")
 
+    def use(self) -> None:
+        """Make it this process's device for whatever names none (NCCL, Triton)."""
+        if not self.is_cpu:
+            torch.cuda.set_device(self.device)
+
     def free_bytes(self) -> int:
         if self.is_cpu:
             return available_memory()

@@ -40,7 +40,8 @@ RETRY_STEPS = 8
 ORDER = attrgetter("order")
 
 
-def _random_seed() -> int:
+def random_seed() -> int:
+    """A seed for a request that names none."""
     return secrets.randbits(63)
 
 
@@ -60,7 +61,7 @@ class Scheduler:
         eos_token_ids: Sequence[int] = (),
         grammar: GrammarBackend | None = None,
         *,
-        random_seed: Callable[[], int] = _random_seed,
+        random_seed: Callable[[], int] = random_seed,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config

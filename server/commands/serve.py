@@ -11,9 +11,9 @@ import uvloop
 
 from chat_templates import TemplateError, choose_template
 from engine.config import EngineConfig
-from engine.launch import EngineStartError
+from engine.launch import EngineStartError, run_worker_node
 from engine.model_store import DEFAULT_MODEL, ModelStoreError, resolve
-from engine.shutdown import EngineFailed
+from engine.shutdown import EngineFailed, run_until_signal
 from server.args import ServerArgs, load_keys
 from server.commands.progress import PullDisplay
 from server.flags import fields_of
@@ -39,6 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
         return _fail(error, 2)
     try:
         set_up_logging(settings.server.log_level)
+        if settings.engine.node_rank > 0:
+            config = find_model(settings.engine)
+            uvloop.run(run_until_signal(lambda stop: run_worker_node(config, stop)))
+            return 0
         with bind(settings.server.host, settings.server.port) as sock:
             config = find_model(settings.engine)
             uvloop.run(serve(config, settings.server, sock, ServeOptions(settings.drain_timeout, _show)))

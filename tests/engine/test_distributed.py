@@ -54,3 +54,17 @@ def test_two_ranks_give_the_logits_of_one(variant, changes, tmp_path):
     together = np.load(tmp_path / "init.npy", allow_pickle=False)
     assert np.abs(together - alone).max() <= 1e-5
     assert (together.argmax(-1) == alone.argmax(-1)).all()
+
+
+def test_control_data_of_any_length_reaches_every_rank(tmp_path):
+    """Around the length that travels in one piece, and long enough for several."""
+    command = [sys.executable, "-m", "tests.engine.control_rank", "{}", str(tmp_path / "init")]
+    ranks = [
+        subprocess.Popen([part.format(rank) for part in command], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert outputs[0] == outputs[1]
+    assert outputs[0].splitlines()[0] == "smallest 3"
+    assert len(outputs[0].splitlines()) == 8
