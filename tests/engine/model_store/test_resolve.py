@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,17 @@ def test_files_that_are_no_model(tmp_path: Path) -> None:
     for name in ("fake.gguf", "x.bin", "empty", "half"):
         with pytest.raises(ModelNotFound):
             resolve(str(tmp_path / name))
+
+
+def test_a_hub_id_without_the_hub_package_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelNotFound, match=r"pip install 'callgate\[hub\]'"):
+        resolve("org/name")
+
+
+def test_a_hub_id_without_network_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelStoreError) as error:
+        resolve("org/name-that-is-not-there")
+    assert "\n" not in str(error.value)
