@@ -27,12 +27,14 @@ _SPACE_RUN = re.compile(r"[ \t\r\n]+")
 class NoCall(Exception):
     """What is being read is no tool call of a declared tool: its text stays text.
 
-    release: so many characters behind the mark need not be looked at again.
+    release: so many characters behind the mark need not be looked at again. idle: nothing but the opener and white
+    space was looked at.
     """
 
-    def __init__(self, release: int = 0) -> None:
+    def __init__(self, release: int = 0, *, idle: bool = False) -> None:
         super().__init__(release)
         self.release = release
+        self.idle = idle
 
 
 class Lexer:
@@ -208,23 +210,33 @@ def at_marker(lx: Lexer, markers: Markers) -> Read[str | None]:
         return word
 
 
-def until(lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool = True) -> Read[str | None]:
+Skip = Callable[[str, int, str], bool]
+"""(text, where, word) -> whether this marker is certainly text."""
+
+
+def until(
+    lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool = True, skip: Skip | None = None
+) -> Read[str | None]:
     """Puts the text before the next marker and stops in front of it; None at the end of input.
 
     limit: raise NoCall after so many characters without a marker; 0 = none. quick: put may be called for text that
-    the lexer has not seen, so it must not raise. Looks no further ahead than it must, so that a reader that gives up
-    early costs little.
+    the lexer has not seen, so it must not raise. skip: asked about each marker. Looks no further ahead than it must,
+    so that a reader that gives up early costs little.
     """
     left = limit
     stride = min(limit or STRIDE, STRIDE) if quick else QUIET_STRIDE
+    scan = lx.pos
     while True:
-        end = min(len(lx.buf), lx.pos + stride + markers.longest)
+        end = min(len(lx.buf), scan + stride + markers.longest)
         whole = end == len(lx.buf)
-        where, word = markers.find(lx.buf, lx.pos, end)
+        where, word = markers.find(lx.buf, scan, end)
         if word is None and whole and lx.eof:
-            where, word = _last_marker(lx, markers)
+            where, word = _last_marker(lx, markers, scan)
         elif word is None and not whole:
-            where = lx.pos + stride
+            where = scan + stride
+        if word is not None and skip is not None and skip(lx.buf, where, word):
+            scan = where + len(word)
+            continue
         if where > lx.pos:
             if limit and where - lx.pos > left:
                 lx.pos += left
@@ -232,6 +244,7 @@ def until(lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool 
             left -= where - lx.pos
             put(lx.buf[lx.pos : where])
             lx.pos = where
+        scan = where
         if word is not None:
             return word
         if not whole:
@@ -243,10 +256,11 @@ def until(lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool 
         elif quick and not limit:
             lx.run, lx.put = markers.run, put
         yield
+        scan = lx.pos
 
 
-def _last_marker(lx: Lexer, markers: Markers) -> tuple[int, str | None]:
-    found = markers.search(lx.buf, lx.pos)
+def _last_marker(lx: Lexer, markers: Markers, scan: int) -> tuple[int, str | None]:
+    found = markers.search(lx.buf, scan)
     if found is None:
         return len(lx.buf), None
     return found.start(), found.group()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from toolcall.events import Event, TextDelta, ToolCallEnd
 from toolcall.format import Format, ReasoningFormat
 from toolcall.ids import IdFactory, make_id_factory
-from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, skip_space, until
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, skip_space, until
 from toolcall.output import Channel, Output
 from toolcall.reasoning import is_open
 from toolcall.schema import NO_TOOLS, ToolSet
@@ -149,16 +149,13 @@ class OutputParser:
                     fresh = yield from self._read_block(block, 0)
                     continue
             before = lx.consumed
-            word = yield from until(lx, self._tables.markers, content.put)
+            word = yield from until(lx, self._tables.markers, content.put, skip=self._tables.hopeless)
             if word is None:
                 return
             fresh = fresh and lx.consumed == before
             block = self._tables.blocks.get(word)
             if block is None:
                 self._layout(word)
-            elif (blank := block.hopeless(lx.buf, lx.pos + len(word))) >= 0:
-                fresh = False
-                self._release(content, len(word), len(word) + blank, lx.consumed + len(word) + blank)
             else:
                 lx.mark()
                 lx.pos += 0 if block.keep_opener else len(word)
@@ -198,16 +195,16 @@ class OutputParser:
                 lx.unmark()
                 lx.pos = len(lx.buf)
                 return False
-            self._give_back(max(release, no_call.release))
+            self._give_back(max(release, no_call.release), idle=no_call.idle)
             return False
         self._open_closers = () if closed else block.closers
         return True
 
-    def _give_back(self, release: int) -> None:
+    def _give_back(self, release: int, *, idle: bool) -> None:
         """What was read as a call is text, and is read again behind its opener, for calls inside it."""
         where = self._lx.consumed
         read = self._lx.rewind()
-        self._release(self._out.content, release, read, where)
+        self._release(self._out.content, release, 0 if idle else read, where)
 
     def _release(self, channel: Channel, release: int, read: int, where: int) -> None:
         """Hands out text in front of which nothing is a call. All that was read goes out once the text has been read
@@ -246,7 +243,7 @@ class OutputParser:
         channel = self._out.reasoning if self._separate else self._out.content
         markers = Markers((*fmt.closers, *self._tables.blocks))
         while True:
-            word = yield from until(lx, markers, channel.put)
+            word = yield from until(lx, markers, channel.put, skip=self._tables.hopeless)
             if word is None:
                 return
             if word in fmt.closers:
@@ -254,11 +251,7 @@ class OutputParser:
                 if not self._separate:
                     channel.put(word)
                 return
-            blank = self._tables.blocks[word].hopeless(lx.buf, lx.pos + len(word))
-            if blank >= 0:
-                self._release(channel, len(word), len(word) + blank, lx.consumed + len(word) + blank)
-            else:
-                yield from self._probe(word, fmt)
+            yield from self._probe(word, fmt)
 
     def _skip_thought(self, fmt: ReasoningFormat) -> Read[bool]:
         """Reasoning that begins where a call may stand (between calls), or a closer without an opener there.
@@ -308,7 +301,9 @@ class OutputParser:
             release = lx.rewind()
         except NoCall:
             where = lx.consumed
-            self._release(channel, len(word), lx.rewind(), where)
+            read = lx.rewind()
+            idle = len(lx.buf[lx.pos + len(word) : lx.pos + read].lstrip(SPACE)) <= 1
+            self._release(channel, len(word), 0 if idle else read, where)
             return
         channel.put(lx.buf[lx.pos : lx.pos + release])
         lx.pos += release

@@ -21,6 +21,11 @@ class Tables:
     triggers: frozenset[str]
     markers: Markers
 
+    def hopeless(self, text: str, where: int, word: str) -> bool:
+        """Whether this marker opens a block whose text cannot be a call."""
+        block = self.blocks.get(word)
+        return block is not None and block.hopeless(text, where + len(word))
+
 
 def build_tables(blocks: Sequence[Block], bare: Sequence[Block], layout: Sequence[str]) -> Tables:
     """The first block of an opener or a first character wins. layout: tokens that are no content."""

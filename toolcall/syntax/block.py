@@ -87,11 +87,10 @@ class Block:
         begins = "|".join([*firsts, *(re.escape(w[:2]) for w in (*self.closers, *self.inner))])
         return re.compile(rf"[ \t\r\n]*+(?!{begins})[^ \t\r\n](?s:.)")
 
-    def hopeless(self, text: str, pos: int) -> int:
-        """Where the text behind the opener cannot be a call, by its first two characters: the length of the white space
-        before it, and -1 where it may be one or is not known yet. Only saves time."""
-        found = self._hopeless.match(text, pos) if self._hopeless is not None else None
-        return -1 if found is None else found.end() - pos - 2
+    def hopeless(self, text: str, pos: int) -> bool:
+        """Whether the text behind the opener cannot be a call, by its first two characters. Only saves time: reading
+        would end in an idle NoCall."""
+        return self._hopeless is not None and self._hopeless.match(text, pos) is not None
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[bool]:
         """Reads the calls of the block, whose opener is consumed. Returns whether a closer was seen.
@@ -114,7 +113,7 @@ class Block:
             body = yield from self._choose(lx, options)
             if body is None:
                 if not count:
-                    raise NoCall
+                    raise NoCall(idle=True)
                 if lx.buf[lx.pos : lx.pos + 1] in ("]", "}", ")"):
                     lx.pos += 1
                     continue
