@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 from engine.child import StartFailed
 from engine.ipc import make_run_dir, remove_run_dir
@@ -53,12 +54,12 @@ class WorkerNode:
         children = [start_rank(self._plan, rank, Sockets(run_dir, self._generation)) for rank in ranks]
         try:
             started = asyncio.gather(*[asyncio.shield(child.started) for child in children])
-            exits = [child.exited for child in children]
-            await asyncio.wait([started, stopping, *exits], return_when=asyncio.FIRST_COMPLETED)
+            exits: list[asyncio.Future[Any]] = [stopping, *[child.exited for child in children]]
+            await asyncio.wait([started, *exits], return_when=asyncio.FIRST_COMPLETED)
             if started.done() and not any(isinstance(message, StartFailed) for message in started.result()):
                 self._failures = 0
                 logger.info("ranks %d to %d have joined the group", ranks[0], ranks[-1])
-                await asyncio.wait([stopping, *exits], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
             started.cancel()
             return _why(children)
         finally:
