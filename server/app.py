@@ -24,6 +24,7 @@ from server.errors import BadRequest, from_http_exception
 from server.health import health_router
 from server.metrics import CONTENT_TYPE, Metrics
 from server.middleware import EdgeMiddleware
+from server.native.routes import native_router
 from server.openai.response_routes import responses_router
 from server.openai.routes import openai_router
 from server.planner import Planner
@@ -56,6 +57,7 @@ def build_app(engine: EngineClient, args: ServerArgs, *, constrainer: Constraine
     app.state.services = services
     app.include_router(health_router(engine))
     app.include_router(openai_router(services))
+    app.include_router(native_router(services))
     app.include_router(responses_router(services))
     app.include_router(anthropic_router(services))
     _add_metrics(app, services)

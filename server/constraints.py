@@ -48,7 +48,8 @@ def parse_response_format(value: Mapping[str, Any] | None) -> OutputShape:
         return OutputShape(document={"type": "object"})
     if kind != "json_schema":
         raise BadRequest(
-            "Invalid value for 'response_format.type': 'text', 'json_object' or 'json_schema' is expected.",
+            "Invalid value for 'response_format.type': "
+            "'text', 'json_object', 'json_schema' or 'structural_tag' is expected.",
             param="response_format.type",
         )
     inner = value.get("json_schema")
@@ -174,4 +175,5 @@ def _refusal(exc: UnusableSchema, plan: ConstraintPlan) -> BadRequest:
     elif plan.tools.legacy:
         param = param.replace("tools[", "functions[").replace(".function.", ".")
     code = "invalid_function_parameters" if param.startswith(("tools", "functions")) else None
-    return BadRequest(f"Invalid schema: {exc}", param=param, code=code)
+    reason = str(exc).removeprefix(exc.param)
+    return BadRequest(f"Invalid schema: {param if exc.param else ''}{reason}", param=param, code=code)

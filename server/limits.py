@@ -46,6 +46,10 @@ MAX_COMPLETIONS = 2048
 MAX_BEST_OF = 128
 MAX_COMPLETION_LOGPROBS = 5
 MAX_EMBEDDING_INPUTS = 2048
+MAX_RID = 256
+"""A client's own request id on /generate and /abort_request."""
+MAX_PARSED_CHARS = 1024 * 1024
+"""Text of /parse_function_call and /separate_reasoning."""
 
 MAX_TOOLS = 512
 MAX_TOOL_NAME = 128
@@ -67,6 +71,10 @@ MAX_GRAMMAR_BYTES = 64_000
 """Client-supplied regex or EBNF (``structured_outputs``)."""
 MAX_GRAMMAR_NESTING = 64
 MAX_CHOICES = 1024
+MAX_STRUCTURES = 256
+MAX_TRIGGERS = 64
+MAX_TAG_CHARS = 1024
+"""``begin``, ``end`` and triggers of a structural_tag."""
 
 MAX_TEMPLATE_KWARGS = 32
 MAX_TEMPLATE_KWARG_CHARS = 1024

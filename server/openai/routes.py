@@ -13,9 +13,12 @@ from server.anthropic import models as anthropic_models
 from server.anthropic.models import wants_anthropic
 from server.openai.chat import ChatHandler
 from server.openai.completions import CompletionsHandler
+from server.openai.embeddings import EmbeddingsHandler
 from server.openai.models import list_models, retrieve_model
+from server.openai.render import count_chat_tokens, render_chat
 from server.openai.types.chat import ChatCompletionBody, ChatCompletionRequest
 from server.openai.types.completions import CompletionBody, CompletionRequest
+from server.openai.types.embeddings import EmbeddingBody, EmbeddingRequest
 from server.responses import json_response
 from server.services import Services
 
@@ -35,6 +38,10 @@ ERROR_SCHEMA: dict[str, Any] = {
         }
     },
 }
+
+
+class AnyBody(msgspec.Struct):
+    """Only for the OpenAPI document: an object."""
 
 
 def openapi_body(request: type, answer: type, *, streams: bool = False) -> dict[str, Any]:
@@ -65,6 +72,13 @@ def _inlined(node: Any, components: dict[str, Any]) -> Any:
 
 def openai_router(services: Services) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["openai"])
+    _add_chat(router, services)
+    _add_text(router, services)
+    _add_models(router, services)
+    return router
+
+
+def _add_chat(router: APIRouter, services: Services) -> None:
     chat = ChatHandler(services)
 
     @router.post(
@@ -75,7 +89,26 @@ def openai_router(services: Services) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         return await chat(request)
 
+    @router.post(
+        "/chat/completions/render",
+        summary="A chat request's prompt",
+        openapi_extra=openapi_body(ChatCompletionRequest, AnyBody),
+    )
+    async def render(request: Request) -> Response:
+        return await render_chat(services, request)
+
+    @router.post(
+        "/chat/completions/input_tokens",
+        summary="Count a chat request's prompt tokens",
+        openapi_extra=openapi_body(ChatCompletionRequest, AnyBody),
+    )
+    async def input_tokens(request: Request) -> Response:
+        return await count_chat_tokens(services, request)
+
+
+def _add_text(router: APIRouter, services: Services) -> None:
     completions = CompletionsHandler(services)
+    embeddings = EmbeddingsHandler(services)
 
     @router.post(
         "/completions",
@@ -85,6 +118,12 @@ def openai_router(services: Services) -> APIRouter:
     async def text_completions(request: Request) -> Response:
         return await completions(request)
 
+    @router.post("/embeddings", summary="Embeddings", openapi_extra=openapi_body(EmbeddingRequest, EmbeddingBody))
+    async def embed(request: Request) -> Response:
+        return await embeddings(request)
+
+
+def _add_models(router: APIRouter, services: Services) -> None:
     @router.get("/models", summary="List models")
     async def models(request: Request) -> Response:
         if wants_anthropic(request):
@@ -97,5 +136,3 @@ def openai_router(services: Services) -> APIRouter:
         if wants_anthropic(request):
             return json_response(anthropic_models.model_info(services, services.model(name)))
         return json_response(retrieve_model(services, name))
-
-    return router

@@ -107,15 +107,27 @@ def check_common(request: SamplingFields) -> None:
     """Fields that do not reach the sampler but have rules of their own."""
     if request.stream_options is not None and not request.stream:
         raise BadRequest("stream_options is only allowed when stream is true.", param="stream_options")
-    if request.user is not None and len(request.user) > limits.MAX_USER_CHARS:
+    check_user(request.user)
+    check_cache_salt(request.cache_salt)
+    check_priority(request.priority)
+    _check_metadata(request.metadata)
+
+
+def check_priority(priority: int | None) -> None:
+    if priority is not None and not -1000 <= priority <= 1000:
+        raise BadRequest("priority must be an integer between -1000 and 1000.", param="priority")
+
+
+def check_user(user: str | None) -> None:
+    if user is not None and len(user) > limits.MAX_USER_CHARS:
         raise BadRequest(f"user is longer than {limits.MAX_USER_CHARS} characters.", param="user")
-    if request.cache_salt is not None and not _SALT.fullmatch(request.cache_salt):
+
+
+def check_cache_salt(salt: str | None) -> None:
+    if salt is not None and not _SALT.fullmatch(salt):
         raise BadRequest(
             f"cache_salt must be 1 to {limits.MAX_CACHE_SALT} characters of A-Z a-z 0-9 _ -.", param="cache_salt"
         )
-    if request.priority is not None and not -1000 <= request.priority <= 1000:
-        raise BadRequest("priority must be an integer between -1000 and 1000.", param="priority")
-    _check_metadata(request.metadata)
 
 
 def _check_metadata(metadata: dict[str, str] | None) -> None:

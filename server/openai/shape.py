@@ -8,6 +8,7 @@ from typing import Any
 from server.constraints import OutputShape, parse_response_format, parse_structured_outputs
 from server.errors import BadRequest
 from server.openai.fields import GRAMMAR_FIELDS
+from server.structural_tag import parse_structural_tag
 
 
 def output_shape(body: Mapping[str, Any]) -> OutputShape:
@@ -21,6 +22,8 @@ def output_shape(body: Mapping[str, Any]) -> OutputShape:
     name = given[0]
     value = body[name]
     if name == "response_format":
+        if value.get("type") == "structural_tag":
+            return parse_structural_tag(value, name)
         return parse_response_format(value)
     if name == "structured_outputs":
         return parse_structured_outputs(value)
