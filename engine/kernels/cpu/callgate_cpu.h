@@ -7,6 +7,8 @@
  *   - "part" functions do one thread's share and may be called inside a region (cg_region); they contain no
  *     barrier. The caller puts cg_barrier between a producer and its consumers. The plain functions are a
  *     whole fork-join and must not be called inside a region.
+ *     Within one region every thread must make the same part calls in the same order with the region's tid and
+ *     nthreads: threads that are done help the others. (nthreads 1 outside a region is fine too.)
  *   - a row's bits never depend on m, on the row's position, on the thread count or on which part computed it:
  *     integer dot products over groups of 32 are exact, and the float accumulation over groups runs in
  *     ascending k everywhere. They may differ between ISA levels.

@@ -195,20 +195,40 @@ const uint8_t* block_data(const cg_linear* w, const Segment& s, int block) {
     return w->blob + s.data_at + size_t(block) * block_bytes(s.fmt, w->k);
 }
 
-// fn(block, first row, rows): this thread's share of blocks x row chunks. Row chunks are the outer loop, so a
-// chunk's activations stay in L2 while the weights stream; where blocks are few, threads share chunks too.
+constexpr int64_t GRAIN_NS = 4000;  // work taken at once: long beside an atomic, short beside a time slice
+
+// About how long one block takes: reading it from memory or multiplying it, whichever is longer.
+int64_t block_ns(size_t bytes, int k, int rows) {
+    const int64_t read = int64_t(bytes) / 32, multiply = int64_t(rows) * k / CG_GROUP * 3;
+    return 1 + (read > multiply ? read : multiply);
+}
+
+// Calls fn(block, first row, rows) for this thread's share of blocks x row chunks. Every thread owns a run of blocks,
+// which it takes in order, so that its weights are one stream; row chunks are the outer loop, so that a chunk's
+// activations stay in L2. Who is done takes from the end of another's: a thread that lost its core for a while holds up
+// nobody for longer than one grain. Which thread computes a block never changes its bits.
 template <class Fn>
-void my_share(int blocks, int m, int tid, int nthreads, Fn fn) {
+void my_share(cg_ctx* ctx, int blocks, int m, int64_t unit_ns, int tid, int nthreads, Fn fn) {
     const int chunks = (m + ROW_CHUNK - 1) / ROW_CHUNK;
-    const bool split_rows = blocks < 4 * nthreads && chunks > 1;
-    const int64_t units = split_rows ? int64_t(blocks) * chunks : blocks;
-    const int lo = int(units * tid / nthreads), hi = int(units * (tid + 1) / nthreads);
-    for (int c = 0; c < (split_rows ? 1 : chunks); ++c) {
-        for (int u = lo; u < hi; ++u) {
-            const int chunk = split_rows ? u / blocks : c;
-            const int r0 = int(int64_t(m) * chunk / chunks), r1 = int(int64_t(m) * (chunk + 1) / chunks);
-            fn(split_rows ? u % blocks : u, r0, r1 - r0);
+    const auto run = [&](int owner, int first, int count) {
+        const int lo = int(int64_t(blocks) * owner / nthreads), own = int(int64_t(blocks) * (owner + 1) / nthreads) - lo;
+        for (int u = first; u < first + count; ++u) {
+            const int c = u / own;
+            const int r0 = int(int64_t(m) * c / chunks), r1 = int(int64_t(m) * (c + 1) / chunks);
+            fn(lo + u % own, r0, r1 - r0);
         }
+    };
+    const auto units = [&](int owner) {
+        return (int(int64_t(blocks) * (owner + 1) / nthreads) - int(int64_t(blocks) * owner / nthreads)) * chunks;
+    };
+    if (nthreads != ctx->threads || nthreads == 1 || int64_t(blocks) * chunks > MAX_SHARED_UNITS)
+        return run(tid, 0, units(tid));
+    const uint32_t call = ++ctx->ranges[size_t(tid)].calls;
+    const int grain = int(unit_ns >= GRAIN_NS ? 1 : GRAIN_NS / unit_ns);
+    for (int i = 0; i < nthreads; ++i) {
+        const int owner = (tid + i) % nthreads;
+        for (int first, count; (count = take_units(ctx, call, owner, units(owner), grain, i == 0, &first)) > 0;)
+            run(owner, first, count);
     }
 }
 
@@ -261,6 +281,11 @@ void read_region(void* arg, int tid, int nthreads) {
 void dots_region(void* arg, int tid, int) {
     auto* c = static_cast<Measure*>(arg);
     c->done[size_t(tid)] = c->ctx->kernels->dots(c->rounds);
+}
+
+int64_t unit_ns(const cg_linear* w, int m) {
+    const int rows = m < ROW_CHUNK ? m : ROW_CHUNK;
+    return block_ns(w->weight_bytes / size_t(w->blocks), w->k, w->gate_up ? 2 * rows : rows);
 }
 
 struct Tile {
@@ -362,7 +387,7 @@ void cg_linear_part(cg_ctx* ctx, const cg_linear* w, const cg_rows* x, float* y,
     const Tile tile = tile_of(ctx, tid);
     const size_t stride = row_stride_bytes(w->rows_kind, w->k);
     const auto* rows = static_cast<const uint8_t*>(x->data);
-    my_share(w->blocks, m, tid, nthreads, [&](int b, int r0, int count) {
+    my_share(ctx, w->blocks, m, unit_ns(w, m), tid, nthreads, [&](int b, int r0, int count) {
         const Segment& s = segment_of(w, &b);
         block_fn(ctx->kernels, s.fmt)(block_data(w, s, b), w->k, rows + size_t(r0) * stride, count, tile.acc[0], tile.scratch);
         const int lanes = s.n - b * LANES < LANES ? s.n - b * LANES : LANES;
@@ -381,7 +406,7 @@ void cg_gate_up_part(cg_ctx* ctx, const cg_linear* w, const cg_rows* x, const cg
     const Tile tile = tile_of(ctx, tid);
     const size_t stride = row_stride_bytes(w->rows_kind, w->k);
     const auto* rows = static_cast<const uint8_t*>(x->data);
-    my_share(w->blocks, m, tid, nthreads, [&](int b, int r0, int count) {
+    my_share(ctx, w->blocks, m, unit_ns(w, m), tid, nthreads, [&](int b, int r0, int count) {
         for (size_t i = 0; i < 2; ++i) {
             const Segment& s = w->segments[i];
             block_fn(ctx->kernels, s.fmt)(block_data(w, s, b), w->k, rows + size_t(r0) * stride, count, tile.acc[i], tile.scratch);

@@ -139,6 +139,25 @@ void run_tasks(void* arg, int tid, int) {
 
 }  // namespace
 
+// A slot is set up by whoever comes first, the owner or a thief. Whoever reaches call c has left call c - SHARED_CALLS,
+// and leaves only when nothing of it is left to take, so overwriting it loses nothing; a thread that comes later still
+// finds a newer call there and so nothing to do.
+int callgate::take_units(cg_ctx* ctx, uint32_t call, int owner, int units, int grain, bool own, int* first) {
+    std::atomic<uint64_t>& slot = ctx->ranges[size_t(owner)].left[call % SHARED_CALLS];
+    uint64_t seen = slot.load(std::memory_order_relaxed);
+    for (;;) {
+        const int32_t age = int32_t(call - uint32_t(seen >> 32));
+        if (age < 0) return 0;
+        int begin = age ? 0 : int(seen >> 16 & 0xffff), end = age ? units : int(seen & 0xffff);
+        const int count = end - begin < grain ? end - begin : grain;
+        if (count <= 0 && age == 0) return 0;
+        *first = own ? begin : end - count;
+        (own ? begin : end) += own ? count : -count;
+        const uint64_t next = uint64_t(call) << 32 | uint64_t(begin) << 16 | uint64_t(end);
+        if (slot.compare_exchange_weak(seen, next, std::memory_order_relaxed)) return count;
+    }
+}
+
 extern "C" {
 
 cg_ctx* cg_ctx_create(int threads, int isa) {
@@ -154,6 +173,7 @@ cg_ctx* cg_ctx_create(int threads, int isa) {
         if (threads == 0) threads = cores.empty() ? int(std::thread::hardware_concurrency()) : int(cores.size());
         ctx->threads = threads < 1 ? 1 : threads;
         if (cores.size() >= size_t(ctx->threads)) ctx->cores.assign(cores.begin(), cores.begin() + ctx->threads);
+        ctx->ranges.resize(size_t(ctx->threads));
         ctx->scratch.resize(size_t(ctx->threads) * callgate::SCRATCH_SLOTS);
         for (int t = 1; t < ctx->threads; ++t) ctx->workers.emplace_back(worker_main, ctx, t);
     } catch (...) {

@@ -25,6 +25,25 @@ struct alignas(64) Line {
     std::atomic<uint32_t> value{0};
 };
 
+// Work of one thread in the latest shared calls: call number (32 bits), first and end of what is left (16 bits each).
+constexpr uint32_t SHARED_CALLS = 4;
+
+struct alignas(64) Ranges {
+    std::atomic<uint64_t> left[SHARED_CALLS];
+    uint32_t calls = 0;  // made by this thread
+
+    Ranges() {
+        for (auto& l : left) l.store(0, std::memory_order_relaxed);
+    }
+    Ranges(const Ranges&) : Ranges() {}
+};
+
+constexpr int MAX_SHARED_UNITS = 0xffff;
+
+// Takes up to `grain` of the units [0, units) that `owner` has in call `call`: its own from the front, another's from the
+// back. Returns how many; first: the first of them.
+int take_units(cg_ctx* ctx, uint32_t call, int owner, int units, int grain, bool own, int* first);
+
 }  // namespace callgate
 
 struct cg_ctx {
@@ -46,4 +65,5 @@ struct cg_ctx {
     std::vector<int> cores;    // the core of each tid, empty where unknown
     std::vector<std::thread> workers;
     std::vector<callgate::Scratch> scratch;
+    std::vector<callgate::Ranges> ranges;
 };
