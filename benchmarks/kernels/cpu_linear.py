@@ -2,8 +2,9 @@
 
 python -m benchmarks.kernels.cpu_linear [--formats Q5_0,Q8_0] [--shapes 896x4864] [--rows 1,4,64,512] [--threads 0]
 
-Every figure is the best of several repetitions. Weights rotate through enough copies that they come from memory,
-as they do in a decode step. CALLGATE_BENCH_CPU_TIME=1 with --threads 1 counts CPU time, for a machine that is not idle.
+Figures are of the best call, with the median's share of that. Weights rotate through enough copies that they come from
+memory, as they do in a decode step. CALLGATE_BENCH_CPU_TIME=1 with --threads 1 counts CPU time, for a
+machine that is not idle.
 """
 
 from __future__ import annotations
@@ -16,25 +17,30 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.kernels.cpu.linear import Context, Format, Isa, Linear, Rows, Weight, aligned_bytes, row_bytes
+from engine.kernels.cpu.linear import Context, Format, Isa, Linear, Rows, Weight, huge_bytes, row_bytes
 from engine.kernels.cpu.loader import load
 
 FORMATS = (Format.Q4_0, Format.Q4_1, Format.Q5_0, Format.Q8_0, Format.Q4_K, Format.Q6_K)
 SHAPES = ((896, 1152), (896, 896), (896, 9728), (4864, 896))
 ROTATE_BYTES = 200_000_000
+SLICE_BYTES = 4_000_000
 CPU_TIME = os.environ.get("CALLGATE_BENCH_CPU_TIME") == "1"
 
 
-def best(call: Callable[[], object], seconds: float = 0.3, least: int = 3) -> float:
-    """Seconds of the fastest call; with CPU_TIME, of this thread's CPU."""
-    clock = time.thread_time if CPU_TIME else time.perf_counter
-    fastest, end = float("inf"), time.perf_counter() + seconds
-    while least > 0 or time.perf_counter() < end:
-        start = clock()
-        call()
-        fastest = min(fastest, clock() - start)
-        least -= 1
-    return fastest
+def clock() -> float:
+    return time.thread_time() if CPU_TIME else time.perf_counter()
+
+
+def timings(call: Callable[[int], object], count: int, seconds: float = 0.4) -> list[float]:
+    """Sorted seconds of call(0), call(1), ... call(count - 1), over and over."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 3 * count or time.perf_counter() < end:
+        for i in range(count):
+            start = clock()
+            call(i)
+            times.append(clock() - start)
+    return sorted(times[count:])
 
 
 def random_weight(fmt: Format, n: int, k: int, rng: np.random.Generator) -> Weight:
@@ -51,41 +57,53 @@ def random_weight(fmt: Format, n: int, k: int, rng: np.random.Generator) -> Weig
 
 def limits(context: Context) -> tuple[float, float]:
     """GB/s read and int8 GOP/s of all threads together."""
-    lib, memory = load(), aligned_bytes(ROTATE_BYTES)
+    lib, memory = load(), huge_bytes(ROTATE_BYTES)
     memory[:] = 1
-    read = best(lambda: lib.cg_measure_read(context.handle, memory.ctypes.data, memory.nbytes), 1.0)
+    count = ROTATE_BYTES // SLICE_BYTES
+    start = memory.ctypes.data
+    read = timings(lambda i: lib.cg_measure_read(context.handle, start + i * SLICE_BYTES, SLICE_BYTES), count, 1.0)[0]
     rounds = 1_000_000 if context.isa == Isa.AVX512 else 20_000
     operations = lib.cg_measure_dots(context.handle, 1)
-    dots = best(lambda: lib.cg_measure_dots(context.handle, rounds), 1.0)
-    return memory.nbytes / read / 1e9, operations * rounds / dots / 1e9
+    dots = timings(lambda _: lib.cg_measure_dots(context.handle, rounds), 1, 1.0)[0]
+    return SLICE_BYTES / read / 1e9, operations * rounds / dots / 1e9
+
+
+def packed_bytes(fmt: Format, k: int) -> int:
+    """Bytes of one packed block of 32 outputs."""
+    layer = Linear.stack([random_weight(fmt, 32, k, np.random.default_rng(0))])
+    size = layer.nbytes
+    layer.close()
+    return size
+
+
+def rotating(layer: Linear) -> list[Linear]:
+    """Copies of a layer in one run of memory, more than any cache holds, as the layers of a model lie."""
+    size = -(-layer.blob().nbytes // 4096) * 4096
+    count = 1 + ROTATE_BYTES // size
+    arena = huge_bytes(count * size)
+    copies = []
+    for i in range(count):
+        memory = arena[i * size : i * size + layer.blob().nbytes]
+        memory[:] = layer.blob()
+        copies.append(Linear.from_blob(memory))
+    return copies
 
 
 def measure(context: Context, fmt: Format, shape: tuple[int, int], counts: list[int]) -> list[tuple[int, float, float]]:
-    """(rows, GB/s, GOP/s) of one layer."""
+    """(rows, best seconds, median seconds) of one layer."""
     k, n = shape
     rng = np.random.default_rng(0)
     layer = Linear.stack([random_weight(fmt, n, k, rng)])
-    copies = [layer]
-    for _ in range(ROTATE_BYTES // layer.nbytes):
-        memory = aligned_bytes(layer.blob().nbytes)
-        memory[:] = layer.blob()
-        copies.append(Linear.from_blob(memory))
+    copies = rotating(layer)
     x = Rows.of(context, layer.rows_kind, rng.standard_normal((max(counts), k)).astype(np.float32))
-    results = []
+    struct, forward, results = x.struct(), load().cg_linear_forward, []
     for m in counts:
-        used = copies if m < 32 else copies[:2]
         y = np.zeros((m, n), np.float32)
-        struct = x.struct()
-        args = (context.handle, [c.handle for c in used], ctypes.addressof(struct), y.ctypes.data)
-
-        def run(args: tuple = args, m: int = m) -> None:
-            handle, layers, struct, out = args
-            for c in layers:
-                load().cg_linear_forward(handle, c, struct, out, n, m, 0)
-
-        seconds = best(run) / len(used)
-        results.append((m, layer.nbytes / seconds / 1e9, 2.0 * m * n * k / seconds / 1e9))
-    for c in copies[::-1]:
+        args = (ctypes.addressof(struct), y.ctypes.data, n, m, 0)
+        handles = [c.handle for c in copies]
+        times = timings(lambda i, a=args, h=handles: forward(context.handle, h[i], *a), len(handles))
+        results.append((m, times[0], times[len(times) // 2]))
+    for c in (*copies, layer):
         c.close()
     return results
 
@@ -107,9 +125,13 @@ def main() -> None:
             k, n = (int(v) for v in text.split("x"))
             if row_bytes(Format[name], k) == 0:
                 continue
-            for m, gb, gop in measure(context, Format[name], (k, n), counts):
-                shares = f"{gb / bandwidth:6.1%} of read, {gop / peak:6.1%} of int8"
-                print(f"{name:5} K={k:5} N={n:6} rows={m:4}  {gb:6.1f} GB/s {gop:7.0f} GOP/s  {shares}")
+            size = -(-n // 32) * packed_bytes(Format[name], k)
+            for m, best, median in measure(context, Format[name], (k, n), counts):
+                read, dots = size / best / 1e9, 2.0 * m * n * k / best / 1e9
+                shares = (
+                    f"{read / bandwidth:4.0%} of read, {dots / peak:4.0%} of int8 (median {best / median:4.0%} of that)"
+                )
+                print(f"{name:5} K={k:5} N={n:6} rows={m:4} {read:6.1f} GB/s {dots:7.0f} GOP/s  {shares}")
     context.close()
 
 
