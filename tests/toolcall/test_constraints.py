@@ -109,8 +109,9 @@ def test_every_format_has_a_style_or_is_known_to_fall_back():
 @pytest.mark.parametrize("name", NAMES)
 def test_forced_calls_are_read_back_and_validate(engine, name):
     spec = build_constraint(ConstraintRequest(format=name, tools=CONSTRAINED, choice="required"))
-    arguments = STYLES[name].arguments
+    arguments, thought = STYLES[name].arguments, STYLES[name].thought
     end = (arguments.quote + arguments.parameter.split("{value}")[1]).encode() if arguments else b""
+    end = thought[1].encode() if thought else end
     finished = 0
     for seed in range(WALKS):
         text, whole = write(engine, spec, seed, end)
@@ -121,7 +122,7 @@ def test_forced_calls_are_read_back_and_validate(engine, name):
         assert parsed.tool_calls, text
         assert not (parsed.content or "").strip(), text
         check_calls(parsed.tool_calls)
-        assert not any(call.rescued for call in parsed.tool_calls)
+        assert STYLES[name].strays or not any(call.rescued for call in parsed.tool_calls)
     assert finished >= WALKS // 2
 
 

@@ -15,7 +15,7 @@ from tests.toolcall.fuzzing import TOOLS
 from tests.toolcall.render_calls import RENDERERS
 from toolcall.lexer import Lexer
 
-SIZE = 1_500
+SIZE = 700
 MAX_RATIO = 2.3
 SOME = ("hermes", "qwen3_coder", "deepseek_v3", "glm45", "kimi_k2", "mistral", "pythonic", "gpt_oss", "gemma4", "xlam")
 
