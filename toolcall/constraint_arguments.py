@@ -44,6 +44,12 @@ class Rules:
         """A number for this key, the same each time."""
         return self._numbers.setdefault(key, len(self._numbers))
 
+    def joined(self, *parts: str) -> str:
+        """A terminal that is these, one after another."""
+        name = f"JOINED_{self.number(parts)}"
+        self.terminal(name, " ".join(parts))
+        return name
+
     def text(self, start: str) -> str:
         """The whole grammar."""
         lines = [f"start: {start}"]

@@ -44,7 +44,8 @@ class CallStyle:
     calls are numbered, {index}. trigger: the text that opens a call in free text; the text of the first call
     begins with it. arguments: None for a JSON object.
     thought: (start, end) of reasoning that precedes calls inside the same turn, where it is not the model's
-    ordinary reasoning format (harmony). single: at most one call per turn.
+    ordinary reasoning format (harmony). single: at most one call per turn. strays: models that are asked in this
+    format are known to write the bare JSON object, in a ```json fence or without one, so a forced call may too.
     """
 
     call: str
@@ -55,6 +56,7 @@ class CallStyle:
     arguments: TaggedArguments | None = None
     thought: tuple[str, str] | None = None
     single: bool = False
+    strays: bool = False
 
 
 _JSON_ARGUMENTS = '{"name": "{name}", "arguments": {args}}'
@@ -65,8 +67,8 @@ _GLM = TaggedArguments("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>")
 _PYTHON = TaggedArguments("{key}={value}", between=", ", quoted=True)
 
 
-def _hermes(opening: str, closing: str) -> CallStyle:
-    return CallStyle(f"{opening}\n{_JSON_ARGUMENTS}\n{closing}", trigger=opening)
+def _hermes(opening: str, closing: str, *, strays: bool = False) -> CallStyle:
+    return CallStyle(f"{opening}\n{_JSON_ARGUMENTS}\n{closing}", trigger=opening, strays=strays)
 
 
 def _xml(tag: str) -> CallStyle:
@@ -94,11 +96,11 @@ _FENCE = "```"
 
 STYLES: Mapping[str, CallStyle] = MappingProxyType(
     {
-        "hermes": _hermes("<tool_call>", "</tool_call>"),
+        "hermes": _hermes("<tool_call>", "</tool_call>", strays=True),
         "longcat": _hermes("<longcat_tool_call>", "</longcat_tool_call>"),
         "qwen3_coder": _xml("tool_call"),
         "seed_oss": _xml("seed:tool_call"),
-        "llama3_json": CallStyle(_JSON_PARAMETERS, trigger="<|python_tag|>", separator="; "),
+        "llama3_json": CallStyle(_JSON_PARAMETERS, trigger="", separator="; "),
         "pythonic": CallStyle(
             "{name}({args})", trigger="[", opening="[", closing="]", separator=", ", arguments=_PYTHON
         ),

@@ -8,19 +8,20 @@ without a choice; in ``auto`` the text is free until a call opens, and white spa
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.messages import GrammarSpec
-from toolcall.constraint_arguments import Rules, close_objects, json_rule, lark_text, tagged_rule
+from toolcall.constraint_arguments import Rules, close_objects, json_rule, lark_regex, lark_text, tagged_rule
 from toolcall.constraint_styles import FALLBACK, STYLES, CallStyle
 
 Schema = Mapping[str, Any]
 Policy = Literal["on", "strict-only", "off"]
 Reasoning = Literal["none", "open", "optional"]
 
-MAX_BARE_TRIGGERS = 64
+MAX_BARE_TOOLS = 64
 NO_PARAMETERS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 GENERIC_TRIGGERS = ("", "[")
 """Triggers that ordinary text writes too: with them a call opens only at a declared tool's name."""
@@ -96,7 +97,10 @@ def _forced(request: ConstraintRequest, style: CallStyle, tools: Sequence[Constr
     builder = _Builder(style, flexible=False)
     bodies = []
     if tools:
-        bodies.append(builder.calls(tools, many=request.parallel and not style.single))
+        many = request.parallel and not style.single
+        bodies.append(builder.calls(tools, many=many))
+        if style.strays and request.rescue and len(tools) <= MAX_BARE_TOOLS:
+            bodies.append(builder.fenced(tools, many=many))
     if request.document is not None:
         bodies.append(builder.document(request.document, request.document_relaxed))
     start = "(" + " | ".join(bodies) + ")"
@@ -116,8 +120,8 @@ def _triggered(request: ConstraintRequest, style: CallStyle, tools: Sequence[Con
     bodies = [builder.calls(tools, many=many)]
     triggers = [style.trigger]
     if style.trigger in GENERIC_TRIGGERS:
-        triggers = [style.opening + _head(style, tool.name) for tool in tools[:MAX_BARE_TRIGGERS]]
-    if request.rescue and len(tools) <= MAX_BARE_TRIGGERS:
+        triggers = [style.opening + _head(style, tool.name) for tool in tools[:MAX_BARE_TOOLS]]
+    if request.rescue and len(tools) <= MAX_BARE_TOOLS:
         bodies.append(builder.bare(tools))
         triggers += [f'{{"name":"{tool.name}","{key}"' for tool in tools for key in ("arguments", "parameters")]
     open_end = request.reasoning_markers[1] if request.reasoning == "open" and style.thought is None else ""
@@ -159,11 +163,21 @@ class _Builder:
         self.rules.terminal("KEY", '"\\"arguments\\"" | "\\"parameters\\""')
         return self.rules.add("bare", f'"{{" WS? "\\"name\\"" WS? ":" WS? {body} WS? "}}"')
 
+    def fenced(self, tools: Sequence[ConstrainedTool], *, many: bool) -> str:
+        """Bare calls, one a line, in a ```json fence or without one."""
+        bare = self.bare(tools)
+        calls = f"{bare} (WS {bare})*" if many else bare
+        self.rules.terminal("FENCE", '"```json\\n" | "```\\n"')
+        return self.rules.add("fenced", f'FENCE {calls} "\\n```" | {calls}')
+
     def document(self, schema: Schema, relaxed: bool) -> str:
         return json_rule(self.rules, schema, flexible=self.flexible, lenient=relaxed)
 
     def thought(self, start: str, end: str) -> str:
-        return self.rules.add("thought[lazy]", f"{json.dumps(start)} /(?s:.*)/ {json.dumps(end)}")
+        """Reasoning from its start to its end; the marker that begins the end cannot stand inside."""
+        marker = end[: end.find(">") + 1] or end
+        self.rules.terminal("THOUGHT", f"/(?s:.*)/ & ~{lark_regex(f'(?s:.*){re.escape(marker)}(?s:.*)')}")
+        return self.rules.add(f"thought[suffix={json.dumps(end)}]", self.rules.joined(json.dumps(start), "THOUGHT"))
 
     def _call(self, style: CallStyle, tool: ConstrainedTool) -> str:
         head, tail = style.call.replace("{name}", tool.name).split("{args}", 1)

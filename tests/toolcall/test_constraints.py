@@ -129,7 +129,8 @@ def test_forced_calls_are_read_back_and_validate(engine, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_single_call_where_parallel_calls_are_off(engine, name):
     spec = build_constraint(ConstraintRequest(format=name, tools=CONSTRAINED[1:2], choice="required", parallel=False))
-    text, whole = write(engine, spec, 1)
+    thought = STYLES[name].thought
+    text, whole = write(engine, spec, 1, thought[1].encode() if thought else b"")
     assert whole
     calls = read(text, name).tool_calls
     assert [(call.name, call.arguments) for call in calls] == [("ping", "{}")]
