@@ -20,7 +20,8 @@ Kind = Literal["text", "reasoning", "call"]
 
 @dataclass(slots=True)
 class Block:
-    """pieces: text, reasoning, or the JSON text of a call's arguments. cut: still open when the tokens ran out."""
+    """pieces: text, reasoning, or the JSON text of a call's arguments. cut: still open when the tokens ran out; a call
+    is cut until the parser says that it is whole."""
 
     kind: Kind
     index: int
@@ -75,7 +76,7 @@ class BlockFold:
         if delta.finish is not None:
             self.finish = delta.finish
             if self._open is not None:
-                self._open.cut = delta.finish == "length"
+                self._open.cut = delta.finish == "length" or self._open.kind == "call"
             self.close()
 
     def _event(self, event: Event) -> None:
@@ -88,12 +89,14 @@ class BlockFold:
         elif isinstance(event, ToolCallArguments):
             self._grow("call", event.fragment)
         elif isinstance(event, ToolCallEnd):
+            if self._open is not None:
+                self._open.cut = False
             self.close()
 
     def begin(self, kind: Kind, call_id: str = "", name: str = "") -> Block:
         """Open a block, after closing the one before it."""
         self.close()
-        block = self._open = Block(kind, len(self.blocks), call_id, name)
+        block = self._open = Block(kind, len(self.blocks), call_id, name, cut=kind == "call")
         self.blocks.append(block)
         if self._sink is not None:
             self._sink.opened(block)
@@ -105,8 +108,8 @@ class BlockFold:
             return
         block = self._open
         if block is None or block.kind != kind:
-            if not piece:
-                return
+            if not piece or (piece.isspace() and self.blocks and self.blocks[-1].kind == "call"):
+                return  # white space around calls is layout
             block = self.begin(kind)
         block.pieces.append(piece)
         block.logprobs.extend(logprobs)

@@ -25,7 +25,9 @@ def renamed(rename: Rename) -> Iterator[None]:
         error = translate(exc)
         if error.param:
             name = rename(error.param)
-            error.message = error.message.replace(f"'{error.param}'", f"'{name}'")
+            whole = "[" in error.param or "." in error.param
+            old, new = (error.param, name) if whole else (f"'{error.param}'", f"'{name}'")
+            error.message = error.message.replace(old, new)
             error.param = name
         raise error from None
 
