@@ -54,8 +54,8 @@ class OutputParser:
         self._format = format
         self._reasoning = reasoning
         self._separate = separate_reasoning
-        self._parallel = parallel_tool_calls
         none = tool_choice == "none"
+        self._parallel = parallel_tool_calls or none
         declared = tools if isinstance(tools, ToolSet) else ToolSet(tools)
         self._parses = bool(declared) and format.reads_calls and (not none or format.own_markers_special)
         self._rescue = rescue and not none
