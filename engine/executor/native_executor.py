@@ -30,6 +30,7 @@ FloatArray = npt.NDArray[np.float32]
 
 _GROUP: Final = 32
 _FEW_LOGITS: Final = 256
+_SLOW_POSITIONS: Final = 8192.0
 _MAX_HEAD_DIM: Final = 512
 _MAX_SLOTS: Final = (1 << 31) - 1
 
@@ -94,6 +95,9 @@ class NativeExecutor:
         inv_freq, rope_scale = rope_frequencies(model)
         self.model = NativeModel(self._lib, self._context, c_config(model, rope_scale), inv_freq)
         _fill(self.model, checkpoint, packer, self._linears)
+        if self.kv_dtype != "float32" and model.qkv_bias:
+            for layer in range(model.num_layers):
+                self.model.set_key_offset(layer, _key_offset(checkpoint, layer, inv_freq))
         checkpoint.release_pages()
         self._num_pages = self._fitting_pages(config)
         self.model.set_kv(self._num_pages, config.page_size, self.kv_dtype)
@@ -203,6 +207,18 @@ def _fill(model: NativeModel, checkpoint: Checkpoint, packer: LinearPacker, line
     embedding = packer.embedding()
     model.keep.append(linears)
     model.set_embedding(embedding.type, embedding.data, norm("model.norm"), linears["head"])
+
+
+def _key_offset(checkpoint: Checkpoint, layer: int, inv_freq: FloatArray) -> FloatArray:
+    """The part of the keys' bias that rotary embedding leaves nearly constant over _SLOW_POSITIONS positions.
+
+    Qwen2's key bias has entries of 100 and more in slow pairs where keys themselves vary by 5: subtracted, the error of
+    int8 keys falls up to 30 times and that of bfloat16 keys 4 times (qwen2.5-coder-0.5b).
+    """
+    config = checkpoint.config
+    bias = checkpoint.read(f"model.layers.{layer}.self_attn.k_proj.bias").reshape(config.num_kv_heads, config.head_dim)
+    slow = inv_freq * _SLOW_POSITIONS < 1.0
+    return np.ascontiguousarray(np.where(np.concatenate([slow, slow]), bias, np.float32(0.0)), np.float32)
 
 
 def _with_embeddings(

@@ -27,6 +27,7 @@ constexpr int SPLIT_MIN_BLOCKS = 2;    // KV blocks below which a decode is not 
 struct Layer {
     std::vector<float> attn_norm, ffn_norm, q_norm, k_norm;
     const cg_linear *qkv, *out, *gate_up, *down;
+    std::vector<float> key_offset;
 };
 
 struct AttentionTask {
@@ -196,6 +197,10 @@ void rotate_and_write(Walk& w, int layer, int token, int kv_head) {
     for (int h = 0; h < c.num_heads / c.num_kv_heads; ++h)
         m.ops->rotate(p.q + size_t(h) * c.head_dim, q_norm, c.rms_eps, cos, sin, c.head_dim, c.rotary_dim);
     m.ops->rotate(p.k, k_norm, c.rms_eps, cos, sin, c.head_dim, c.rotary_dim);
+    if (!l.key_offset.empty()) {
+        const float* offset = l.key_offset.data() + size_t(kv_head) * c.head_dim;
+        for (int i = 0; i < c.head_dim; ++i) p.k[i] -= offset[i];
+    }
     m.ops->kv_write(m.layout, m.pool, layer, kv_head, w.s->b->slot_mapping[token], p.k, p.v);
 }
 
@@ -519,7 +524,13 @@ int cg_model_set_layer(cg_model* m, int layer, const float* attn_norm, const flo
         cg_linear_k(down) != c.intermediate_size || cg_linear_n(down) != c.hidden_size)
         return CG_EINVAL;
     m->layers[layer] = {copy_floats(attn_norm, c.hidden_size), copy_floats(ffn_norm, c.hidden_size),
-                        copy_floats(q_norm, c.head_dim), copy_floats(k_norm, c.head_dim), qkv, out, gate_up, down};
+                        copy_floats(q_norm, c.head_dim), copy_floats(k_norm, c.head_dim), qkv, out, gate_up, down, {}};
+    return CG_OK;
+}
+
+int cg_model_set_key_offset(cg_model* m, int layer, const float* offset) {
+    if (layer < 0 || layer >= m->config.num_layers) return CG_EINVAL;
+    m->layers[layer].key_offset = copy_floats(offset, m->config.num_kv_heads * m->config.head_dim);
     return CG_OK;
 }
 

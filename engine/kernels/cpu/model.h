@@ -29,6 +29,10 @@ CG_API void cg_model_destroy(cg_model *model);
 /* Linears are borrowed and must outlive the model; norm weights are copied (float[hidden_size]; q/k: float[head_dim] or NULL). */
 CG_API int cg_model_set_layer(cg_model *model, int layer, const float *attn_norm, const float *ffn_norm, const float *q_norm,
                               const float *k_norm, const cg_linear *const *linears /* qkv, o, gate_up, down */);
+/* offset: float[num_kv_heads * head_dim], subtracted from every rotated key before it is stored, copied; NULL for none. A
+ * constant added to all keys adds the same to all scores of a query, so softmax does not see it, but keys without their
+ * constant part lose less when they are rounded to 8 or 16 bits. */
+CG_API int cg_model_set_key_offset(cg_model *model, int layer, const float *offset);
 /* raw: [vocab][hidden] in GGUF type fmt, borrowed. */
 CG_API int cg_model_set_embedding(cg_model *model, int fmt, const void *raw, const float *final_norm, const cg_linear *head);
 

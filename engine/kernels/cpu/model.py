@@ -104,6 +104,7 @@ def declare(lib: ctypes.CDLL) -> None:
         "cg_model_create": (pointer, [pointer, pointer, pointer]),
         "cg_model_destroy": (None, [pointer]),
         "cg_model_set_layer": (integer, [pointer, integer, pointer, pointer, pointer, pointer, pointer]),
+        "cg_model_set_key_offset": (integer, [pointer, integer, pointer]),
         "cg_model_set_embedding": (integer, [pointer, integer, pointer, pointer, pointer]),
         "cg_model_set_kv": (integer, [pointer, integer, integer, integer]),
         "cg_kv_page_bytes": (c_size_t, [pointer, integer, integer]),
@@ -175,6 +176,11 @@ class NativeModel:
         handles = (c_void_p * 4)(*linears)
         _check(self._lib.cg_model_set_layer(self._model, layer, *map(address, norms), handles), f"layer {layer}")
 
+    def set_key_offset(self, layer: int, offset: FloatArray) -> None:
+        """Subtract ``offset`` [kv_heads, head_dim] float32 from every rotated key before it is stored (see model.h)."""
+        _expect("offset", offset, np.float32, (self.config.num_kv_heads, self.config.head_dim))
+        _check(self._lib.cg_model_set_key_offset(self._model, layer, address(offset)), f"layer {layer}")
+
     def set_embedding(self, fmt: int, raw: npt.NDArray[np.uint8], final_norm: FloatArray, head: int) -> None:
         """``raw``: [vocab, bytes per row] in GGUF type ``fmt``; ``head``: a linear handle [vocab, hidden]."""
         self.keep.append(raw)
@@ -238,8 +244,8 @@ class NativeModel:
         return out
 
     def profile(self, mode: Literal["off", "wall", "cpu"]) -> None:
-        """Count what operations take on the first thread. ``cpu``: processor time, which other processes do not disturb;
-        meaningful with one thread."""
+        """Count what operations take on the first thread. ``cpu``: processor time, which other processes disturb
+        little; meaningful with one thread."""
         self._lib.cg_model_set_profile(self._model, ("off", "wall", "cpu").index(mode))
 
     def take_profile(self) -> tuple[int, dict[str, OpProfile]]:

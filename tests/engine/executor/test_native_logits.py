@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
 from engine.config import EngineConfig
+from engine.executor import native_executor
 from engine.executor.native_executor import refuses
 from engine.weights.checkpoint import open_checkpoint
 from tests.engine.executor.driver import Sequences
@@ -139,3 +141,24 @@ def test_quantized_weights_equal_dequantized_ones(quantization, kind, bound, tmp
     ).mean().sqrt()
     executor.close()
     assert 1e-4 < error < bound
+
+
+@pytest.mark.parametrize(("kv", "gain"), [("int8", 5), ("bfloat16", 2)])
+def test_a_large_key_bias_costs_no_precision(kv, gain, tmp_path, monkeypatch):
+    """Qwen2's keys have a large constant part in slow rotary pairs; stored keys leave it out."""
+    model = make_model("qwen2", scale=0.1, rope_parameters={"rope_type": "default", "rope_theta": 1e8})
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.k_proj.bias[7::8] += 200.0
+    path, tokens = save(model, tmp_path), random_tokens(120)
+    reference = reference_logits(model, tokens)
+
+    def error() -> float:
+        executor = load_native(path, kv_cache_dtype=kv)
+        difference = run_whole(NativeDriver(executor), tokens) - reference
+        executor.close()
+        return float(difference.pow(2).mean().sqrt())
+
+    with_offset = error()
+    monkeypatch.setattr(native_executor, "_key_offset", lambda *_: np.zeros((2, 16), np.float32))
+    assert with_offset * gain < error()
