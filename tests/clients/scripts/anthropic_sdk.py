@@ -40,8 +40,8 @@ def loop(ask):
     messages = [{"role": "user", "content": QUESTION}]
     for turn in range(6):
         fields = {"model": MODEL, "max_tokens": 300, "system": "Use the tools.", "messages": messages}
-        if LENIENT and turn == 0:
-            fields["tool_choice"] = {"type": "any"}
+        if LENIENT:
+            fields["tool_choice"] = {"type": "none" if turn else "any"}
         message = ask(tools=DECLARED, **fields)
         calls = [block for block in message.content if block.type == "tool_use"]
         assert message.stop_reason == ("tool_use" if calls else "end_turn"), message.stop_reason

@@ -3,13 +3,13 @@
 from common import (
     BASE,
     KEY,
-    LENIENT,
     MODEL,
     QUESTION,
     TIMEOUT,
     WEATHER_QUESTION,
     add,
     check_weather,
+    forced,
     get_weather,
     main,
     run_tool,
@@ -50,10 +50,10 @@ def stream(graph):
     return "".join(str(message.text) for message, _ in parts if message.type == "AIMessageChunk")
 
 
-def bound_loop(bound, first, ask):
+def bound_loop(ask, base, **options):
     messages = [HumanMessage(QUESTION)]
     for turn in range(6):
-        message = ask(first if LENIENT and turn == 0 else bound, messages)
+        message = ask(base.bind_tools(TOOLS, **options, **forced(turn)), messages)
         messages.append(message)
         if not message.tool_calls:
             return message.content
@@ -63,9 +63,7 @@ def bound_loop(bound, first, ask):
 
 
 def tools_bind():
-    base = model()
-    first = base.bind_tools(TOOLS, tool_choice="required")
-    return bound_loop(base.bind_tools(TOOLS), first, lambda llm, messages: llm.invoke(messages))
+    return bound_loop(lambda llm, messages: llm.invoke(messages), model())
 
 
 def tools_bind_stream():
@@ -76,9 +74,7 @@ def tools_bind_stream():
         assert whole.usage_metadata["total_tokens"] > 0
         return whole
 
-    base, options = model(stream_usage=True), {"strict": True, "parallel_tool_calls": False}
-    first = base.bind_tools(TOOLS, tool_choice="required", **options)
-    return bound_loop(base.bind_tools(TOOLS, **options), first, ask)
+    return bound_loop(ask, model(stream_usage=True), strict=True, parallel_tool_calls=False)
 
 
 def tools_structured_agent():

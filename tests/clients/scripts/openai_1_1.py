@@ -3,14 +3,10 @@
 import json
 import os
 
-from common import BASE, KEY, LENIENT, MODEL, QUESTION, TIMEOUT, TOOLS, WEATHER_QUESTION, main, run_tool
+from common import BASE, KEY, LENIENT, MODEL, QUESTION, TIMEOUT, TOOLS, WEATHER_QUESTION, forced, main, run_tool
 from openai import OpenAI
 
 client = OpenAI(base_url=BASE, api_key=KEY, timeout=TIMEOUT)
-
-
-def forced(turn):
-    return {"tool_choice": "required"} if LENIENT and turn == 0 else {}
 
 
 def tools():

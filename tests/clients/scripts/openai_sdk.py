@@ -16,6 +16,7 @@ from common import (
     TOOLS,
     WEATHER_QUESTION,
     check_weather,
+    forced,
     main,
     refusal,
     run_tool,
@@ -66,11 +67,6 @@ class Report(BaseModel):
     value: int | str
     stations: list[Station] = Field(max_length=3)
     tree: Tree
-
-
-def forced(turn):
-    """A real model is made to call on its first turn."""
-    return {"tool_choice": "required"} if LENIENT and turn == 0 else {}
 
 
 def chat_loop(ask, tools=TOOLS):

@@ -1,6 +1,6 @@
 """smolagents: tool_choice required on every turn, stop strings, the history as text."""
 
-from common import BASE, KEY, MODEL, QUESTION, add, get_weather, main
+from common import BASE, CALLS, KEY, LENIENT, MODEL, QUESTION, add, get_weather, main
 from smolagents import OpenAIServerModel, ToolCallingAgent, tool
 
 TOOLS = [tool(get_weather), tool(add)]
@@ -8,7 +8,12 @@ TOOLS = [tool(get_weather), tool(add)]
 
 def run(**options):
     model = OpenAIServerModel(model_id=MODEL, api_base=BASE, api_key=KEY)
-    return ToolCallingAgent(tools=TOOLS, model=model, verbosity_level=-1, max_steps=6, **options).run(QUESTION)
+    agent = ToolCallingAgent(tools=TOOLS, model=model, verbosity_level=-1, max_steps=6, **options)
+    answer = agent.run(QUESTION)
+    if LENIENT:  # a small model may answer at once, which is a call of final_answer
+        steps = (getattr(step, "tool_calls", None) or [] for step in agent.memory.steps)
+        CALLS.extend((call.name,) for calls in steps for call in calls)
+    return answer
 
 
 main({"tools": run, "tools-stream": lambda: run(stream_outputs=True)})

@@ -22,7 +22,7 @@ const compatible = (options = {}) => createOpenAICompatible({ name: 'callgate', 
 const openai = createOpenAI({ baseURL: BASE, apiKey: KEY });
 const task = (model) => ({
   model, tools, system: 'Use the tools.', prompt: QUESTION, stopWhen: stepCountIs(6),
-  prepareStep: ({ stepNumber }) => (LENIENT && stepNumber === 0 ? { toolChoice: 'required' } : {}),
+  prepareStep: ({ stepNumber }) => (LENIENT ? { toolChoice: stepNumber ? 'none' : 'required' } : {}),
 });
 
 const whole = async (model) => (await generateText(task(model))).text;
