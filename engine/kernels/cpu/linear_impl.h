@@ -331,6 +331,12 @@ CG_INLINE void micro_rows(int rows, const uint8_t* w, const cg_q8_group* x, size
     }
 }
 
+// Share i of n of the next tile's packed bytes, towards L2, while this one is computed on.
+CG_INLINE void fetch_share(const uint8_t* w, size_t bytes, int i, int n) {
+    const size_t lo = bytes * size_t(i) / size_t(n), hi = bytes * size_t(i + 1) / size_t(n);
+    for (size_t at = lo / 64 * 64; at < hi; at += 64) __builtin_prefetch(w + at, 0, 2);
+}
+
 // Rows cut evenly, so that seven rows are 4 + 3 and not 6 + 1.
 template <int FMT>
 void block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc, uint8_t* scratch) {
@@ -349,11 +355,15 @@ void block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc,
             const int count = (rows - r + parts - b - 1) / (parts - b);
             const auto* xr = x + g + size_t(r) * stride;
             float* out = acc + r * LANES;
-            if (b == 0) micro_rows<F, UNPACK>(count, w, xr, stride, n, out, g > 0, scratch);
-            else micro_rows<Unpacked<F>, CACHED>(count, scratch, xr, stride, n, out, g > 0);
+            if (b == 0) {
+                micro_rows<F, UNPACK>(count, w, xr, stride, n, out, g > 0, scratch);
+                w += size_t(n) * size_t(F::BYTES) + size_t(n / F::SUPER_GROUPS) * size_t(F::SUPER_BYTES);
+            } else {
+                if (tile_groups == TILE_GROUPS) fetch_share(w, size_t(n) * size_t(F::BYTES), b - 1, parts - 1);
+                micro_rows<Unpacked<F>, CACHED>(count, scratch, xr, stride, n, out, g > 0);
+            }
             r += count;
         }
-        w += size_t(n) * size_t(F::BYTES) + size_t(n / F::SUPER_GROUPS) * size_t(F::SUPER_BYTES);
     }
 }
 
