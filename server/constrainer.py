@@ -154,7 +154,7 @@ def check_patterns(schema: Schema, param: str) -> None:
 
 def is_broken(schema: Schema, error: str) -> bool:
     """The schema is wrong in itself, not just beyond the compiler: nothing satisfies it, or a regex is malformed."""
-    if "nsatisfiable" in error or "too complex" in error:
+    if "nsatisfiable" in error:
         return True
     return "regex" in error and not all(_is_regex(pattern) for pattern in _patterns(schema))
 

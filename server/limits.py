@@ -61,8 +61,8 @@ MAX_SCHEMA_BYTES = 512 * 1024
 MAX_SCHEMA_DEPTH = 64
 MAX_SCHEMA_NODES = 50_000
 MAX_ENUM_VALUES = 5_000
-MAX_UNION_BRANCHES = 128
-"""Entries of one anyOf, oneOf or allOf; somewhat above that the grammar engine runs out of fuel."""
+MAX_UNION_BRANCHES = 512
+"""Entries of one anyOf, oneOf or allOf. What is too ambiguous with fewer is found by the grammar check."""
 MAX_PATTERN_CHARS = 8 * 1024
 MAX_PATTERN_NESTING = 64
 MAX_SCHEMA_NAME = 64

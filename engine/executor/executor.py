@@ -16,7 +16,8 @@ class RowOutput:
     """What one scheduled row produced.
 
     token_ids: empty for a prompt chunk that does not reach the prompt's end; 1 for a decode; 1 + number of
-    accepted drafts for a row with drafts. error: the row failed alone; its request ends with this message.
+    accepted drafts for a row with drafts. error: the row failed alone; its request ends with this message and
+    error_status, 400 where the request itself was at fault.
     prompt_logprobs: for a row with ``req.wants_prompt_logits``, of tokens ``start + 1 .. end`` as far as they are
     prompt. embedding: for a row with ``req.embeds``, the mean over the row's tokens of the last hidden state
     (after the final norm); the scheduler joins chunks and L2-normalises.
@@ -27,6 +28,7 @@ class RowOutput:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     embedding: tuple[float, ...] | None = None
     error: str | None = None
+    error_status: int = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,11 @@ TokenBitmask = npt.NDArray[np.int32]
 
 
 class GrammarError(ValueError):
-    """The grammar cannot be compiled. ``pointer`` is the JSON pointer into the client's schema where known."""
+    """The grammar cannot be compiled, or not be followed any further: it is the fault of the request that brought it.
+
+    ``pointer`` is the JSON pointer into the client's schema where known. Every method of a matcher may raise it;
+    the matcher is of no use afterwards.
+    """
 
     def __init__(self, message: str, pointer: str = "") -> None:
         super().__init__(message)

@@ -6,6 +6,8 @@ enter an error state, which becomes a GrammarError of the one request.
 
 from __future__ import annotations
 
+import random
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +20,11 @@ from engine.grammar.triggered import TriggeredMatcher
 from engine.messages import GrammarSpec
 
 CACHE_BYTES = 64 << 20
+MAX_ROW_ITEMS = 4_000
+"""Parser items after one byte. The time of a step grows with their square, up to 0.1 s here; ordinary grammars have
+tens, and a union of N objects that all share their first properties up to 15 N."""
+WALKS, WALK_BYTES, WALK_SECONDS = 3, 100, 0.5
+STRUCTURE = frozenset(b'{}[]":,<>/')
 BYTES_PER_SOURCE_BYTE = 60
 """A compiled grammar takes tens of bytes per byte of source; the estimate bounds the cache (H28)."""
 
@@ -25,11 +32,22 @@ BYTES_PER_SOURCE_BYTE = 60
 def _limits() -> Any:
     import llguidance
 
-    return llguidance.LLParserLimits(verbose_errors=False, max_lexer_states=100_000, max_grammar_size=500_000)
+    return llguidance.LLParserLimits(
+        verbose_errors=False,
+        max_lexer_states=100_000,
+        max_grammar_size=500_000,
+        max_items_in_row=MAX_ROW_ITEMS,
+        step_max_items=200_000,
+        step_lexer_fuel=1_000_000,
+    )
 
 
 class Validator:
-    """Compiles specs over single bytes and takes the first mask. Used in the check worker, never in the engine."""
+    """Compiles specs over single bytes and walks a little way into them. For the check worker, not the engine.
+
+    The walks find what compiling does not: a row of parser items is only as wide as the text so far makes it.
+    What depends on the vocabulary (the lexer's fuel for one mask) is found at run time and ends that request.
+    """
 
     def __init__(self) -> None:
         tokens = [bytes([byte]) for byte in range(256)] + [b"<eos>"]
@@ -37,9 +55,23 @@ class Validator:
         self._backend = LLGuidanceBackend(wrapper, 257, (256,))
 
     def validate(self, spec: GrammarSpec) -> None:
-        """Raise GrammarError where the engine could not compile ``spec``."""
-        mask = np.zeros(9, dtype=np.int32)
-        self._backend.start(self._backend.compile(spec)).fill_mask(mask)
+        """Raise GrammarError where the engine could not compile ``spec``, or not follow it."""
+        compiled = self._backend.compile(spec)
+        deadline = time.monotonic() + WALK_SECONDS
+        for seed in range(WALKS):
+            self._walk(self._backend.start(compiled), random.Random(seed), deadline)
+
+    @staticmethod
+    def _walk(matcher: LLGuidanceMatcher, choose: random.Random, deadline: float) -> None:
+        """Follow allowed bytes, those that end something first: structure is found, not long strings."""
+        for _ in range(WALK_BYTES):
+            mask = np.zeros(9, dtype=np.int32)
+            matcher.fill_mask(mask)
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little", count=256)).tolist()
+            if not allowed or time.monotonic() > deadline:
+                return
+            closing = [byte for byte in allowed if byte in STRUCTURE]
+            matcher.accept(choose.choice(closing if closing and choose.random() < 0.5 else allowed))
 
 
 def _first_line(error: str) -> str:
@@ -84,8 +116,7 @@ class LLGuidanceMatcher:
         """End tokens accepted after the matcher had stopped, which it does not count itself."""
 
     def fill_mask(self, mask: TokenBitmask) -> bool:
-        if self._matcher.is_stopped():
-            self._raise_on_error()
+        if self.terminated:
             mask[:] = 0
             for token in self._eos_ids:
                 mask[token >> 5] |= np.uint32(1 << (token & 31)).astype(np.int32)
@@ -95,15 +126,17 @@ class LLGuidanceMatcher:
         return True
 
     def accept(self, token_id: int) -> bool:
-        if self._matcher.is_stopped():
+        if self.terminated:
             if token_id not in self._eos_ids:
                 return False
             self._ended += 1
             return True
-        return bool(self._matcher.try_consume_tokens([token_id]) == 1)
+        return self.accept_all([token_id])
 
     def accept_all(self, token_ids: list[int]) -> bool:
-        return bool(self._matcher.try_consume_tokens(token_ids) == len(token_ids))
+        taken = self._matcher.try_consume_tokens(token_ids)
+        self._raise_on_error()
+        return bool(taken == len(token_ids))
 
     def rollback(self, count: int) -> None:
         virtual = min(count, self._ended)
@@ -112,13 +145,19 @@ class LLGuidanceMatcher:
             self._matcher.rollback(count - virtual)
 
     def forced_tokens(self) -> list[int]:
-        if self._matcher.is_stopped():
+        if self.terminated:
             return []
-        return list(self._matcher.compute_ff_tokens())
+        tokens = list(self._matcher.compute_ff_tokens())
+        self._raise_on_error()
+        return tokens
 
     @property
     def terminated(self) -> bool:
-        return bool(self._matcher.is_stopped())
+        """llguidance calls a matcher stopped in its error state too; here that is a GrammarError."""
+        if not self._matcher.is_stopped():
+            return False
+        self._raise_on_error()
+        return True
 
     def _raise_on_error(self) -> None:
         if self._matcher.is_error():

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.executor.executor import RowOutput
+from engine.grammar.interface import GrammarError
 from engine.messages import TokenLogprob, TopLogprob
 from engine.sampling.draw import draw
 from engine.sampling.rng import uniform
@@ -27,10 +28,16 @@ logger = logging.getLogger(__name__)
 MIN_LOGPROB = -9999.0
 """What OpenAI reports for a token that has no probability to speak of; keeps JSON finite (RELIABILITY H76)."""
 NOTHING = RowOutput()
+NOT_ALLOWED = "The grammar does not allow any token that the model can write here."
 
 
 class RowFault(Exception):
-    """This row cannot be sampled. The message is safe to show to a client."""
+    """This row cannot be sampled. The message is safe to show to a client; ``status`` is 400 where its grammar is
+    at fault."""
+
+    def __init__(self, message: str, status: int = 500) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,9 @@ class Sampler:
                 return RowOutput(token_ids=(self._accept_masked(row, block, int(best[-1])),))
             return self._sample_row(row, block, best)
         except RowFault as fault:
-            return RowOutput(error=str(fault))
+            return RowOutput(error=str(fault), error_status=fault.status)
+        except GrammarError as error:
+            return RowOutput(error=str(error), error_status=400)
         except Exception:
             logger.exception("sampling failed for request %s", row.req.rid)
             return RowOutput(error="The request failed while its next token was chosen.")
@@ -136,11 +145,11 @@ class Sampler:
         assert grammar is not None
         state.prepared = False
         if token < 0:
-            raise RowFault("No token is allowed here.")
+            raise RowFault(NOT_ALLOWED, 400)
         token = _finite_argmax(block[-1], token)
         state.observe(token)
         if not grammar.accept(token) and token not in state.stop_ids:
-            raise RowFault("The grammar does not allow any token that the model can write here.")
+            raise RowFault(NOT_ALLOWED, 400)
         return token
 
     def _walk(
@@ -164,7 +173,7 @@ class Sampler:
             if state.logprobs:
                 logprobs.append(self.token_logprob(logits, token, state.top_logprobs))
             if grammar is not None and not grammar.accept(token) and token not in state.stop_ids:
-                raise RowFault("The grammar does not allow any token that the model can write here.")
+                raise RowFault(NOT_ALLOWED, 400)
             if index < len(draft) and (token != draft[index] or token in state.stop_ids):
                 break
         return tuple(tokens), tuple(logprobs)
@@ -184,9 +193,9 @@ class Sampler:
                 allowed = np.unpackbits(mask.view(np.uint8), bitorder="little", count=len(row))
                 np.copyto(row, np.float32(-np.inf), where=allowed == 0)
         if state.greedy:
-            return _finite_argmax(row, None)
+            return _finite_argmax(row, None, masked=grammar is not None)
         if not np.isfinite(row.max()):
-            raise RowFault("No token is allowed here.")
+            raise RowFault(NOT_ALLOWED, 400)  # the logits were finite: a mask has emptied the row
         u = uniform(state.seed, position)
         return draw(row, u, temperature=state.temperature, top_k=state.top_k, top_p=state.top_p, min_p=state.min_p)
 
@@ -212,11 +221,13 @@ class Sampler:
         return TokenLogprob(token, _bounded(float(logits[token]) - norm), alternatives)
 
 
-def _finite_argmax(row: FloatArray, best: int | None) -> int:
+def _finite_argmax(row: FloatArray, best: int | None, *, masked: bool = False) -> int:
     """The first largest entry. A NaN anywhere wins the argmax, so one look at the winner finds it."""
     token = int(row.argmax()) if best is None else best
+    if masked and row[token] == -np.inf:
+        raise RowFault(NOT_ALLOWED, 400)
     if not np.isfinite(row[token]):
-        raise RowFault("The model produced numbers that are not finite, or no token is allowed here.")
+        raise RowFault("The model produced numbers that are not finite.")
     return token
 
 

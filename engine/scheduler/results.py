@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from engine.executor.executor import RowOutput
+from engine.grammar.interface import GrammarError
 from engine.kv_cache.allocator import PageError
 from engine.kv_cache.manager import KVCacheManager
 from engine.messages import (
@@ -97,12 +98,15 @@ class ResultProcessor:
         req = row.req
         try:
             if out.error is not None:
-                req.finish_reason = FinishReason(type="error", message=out.error, status=500)
+                req.finish_reason = FinishReason(type="error", message=out.error, status=out.error_status)
                 self._outbox.put(req)
             elif req.embeds:
                 self._embed(row, out)
             else:
                 self._advance(row, out)
+        except GrammarError as error:
+            req.finish_reason = FinishReason(type="error", message=str(error), status=400)
+            self._outbox.put(req)
         except Exception:
             logger.exception("request %s failed in process_result", req.rid)
             req.finish_reason = INTERNAL_ERROR

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from engine.executor.executor import Executor
-from engine.grammar.interface import GrammarBackend
+from engine.grammar.interface import GrammarBackend, GrammarError
 from engine.kv_cache.allocator import PageError
 from engine.kv_cache.manager import KVCacheManager
 from engine.messages import (
@@ -176,6 +176,9 @@ class Scheduler:
                     self._results.force(req, min(MAX_FORCED_TOKENS, req.max_len - req.num_tokens - 1))
         except Rejected as error:
             self._outbox.reject(message.rid, error.reason, len(message.input_ids), decode)
+        except GrammarError as error:
+            reason = FinishReason(type="error", message=str(error), status=400)
+            self._outbox.reject(message.rid, reason, len(message.input_ids), decode)
         except Exception:
             logger.exception("request %s could not be admitted", message.rid)
             self._outbox.reject(message.rid, INTERNAL_ERROR, len(message.input_ids), decode)

@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from engine.grammar.interface import GrammarError
 from engine.messages import TokenLogprob
-from engine.sampling.sampler import MIN_LOGPROB, Sampler
+from engine.sampling.sampler import MIN_LOGPROB, NOT_ALLOWED, Sampler
 from engine.sampling.state import SamplingState
 from engine.sampling_params import SamplingParams
 from engine.scheduler.batch import ScheduleBatch, make_row
@@ -166,8 +167,23 @@ def test_a_grammar_that_allows_nothing_is_that_rows_error():
     outs = Sampler(V).sample(
         logits_for(2), batch_of(request(temperature=1.0, grammar=Allow()), request(temperature=0.0))
     )
-    assert outs[0].error
+    assert (outs[0].error, outs[0].error_status) == (NOT_ALLOWED, 400)
     assert outs[1].token_ids
+    (greedy,) = Sampler(V).sample(logits_for(1), batch_of(request(temperature=0.0, grammar=Allow())))
+    assert (greedy.error, greedy.error_status) == (NOT_ALLOWED, 400)
+
+
+@pytest.mark.parametrize("method", ["fill_mask", "accept"])
+def test_a_grammar_that_cannot_be_followed_is_the_requests_fault(method, caplog):
+    grammar = Allow(5)
+
+    def give_up(*_):
+        raise GrammarError("The grammar became too complex.")
+
+    setattr(grammar, method, give_up)
+    (out,) = Sampler(V).sample(logits_for(1), batch_of(request(temperature=0.0, grammar=grammar)))
+    assert (out.error, out.error_status) == ("The grammar became too complex.", 400)
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("method", ["fill_mask", "accept"])
@@ -181,7 +197,7 @@ def test_a_grammar_that_raises_is_that_rows_error(method, caplog):
     outs = Sampler(V).sample(
         logits_for(2), batch_of(request(temperature=0.0, grammar=grammar), request(temperature=0.0))
     )
-    assert outs[0].error
+    assert outs[0].error_status == 500
     assert "secret" not in outs[0].error
     assert outs[1].token_ids
     assert "sampling failed" in caplog.text
