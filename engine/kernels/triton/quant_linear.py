@@ -1,0 +1,189 @@
+"""y = x W^T + b with W in 8-bit integers, 4-bit integers or 8-bit floats, dequantized in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from engine.kernels.triton.autotune import tune_table
+from engine.kernels.triton.common import INTERPRETED, cdiv, check_rows, dot, row_bucket
+
+Kind = Literal["int8", "int4", "fp8"]
+
+_CONFIGS = (
+    {"BLOCK_N": 64, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 32, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 128, "num_warps": 8, "num_stages": 3},
+)
+_MAX_BLOCK_K: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class QuantWeight:
+    """A matrix [n, k]; ``w[i, j] = (q[i, j] - zeros[i, j // group_k]) * scales[i // group_n, j // group_k]``.
+
+    data: int8 or float8_e4m3fn [n, k]; for int4 uint8 [n, k / 2] where byte j of a group of g values holds value j
+    in its low and value j + g / 2 in its high nibble, so that both halves meet contiguous inputs.
+    scales: float32 [n / group_n, k / group_k], rounded up. zeros: float32 [n, k / group_k], int4 only.
+    """
+
+    kind: Kind
+    data: torch.Tensor
+    scales: torch.Tensor
+    group_n: int
+    group_k: int
+    zeros: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.data.shape[0], self.data.shape[1] * (2 if self.kind == "int4" else 1)
+
+
+def pack_int4(q: torch.Tensor, group: int) -> torch.Tensor:
+    """q [n, k] of values 0 .. 15 -> uint8 [n, k / 2] in QuantWeight's order."""
+    halves = q.to(torch.uint8).view(q.shape[0], -1, 2, group // 2)
+    return (halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(q.shape[0], -1).contiguous()
+
+
+def unpack_int4(data: torch.Tensor, group: int) -> torch.Tensor:
+    """The inverse of pack_int4, uint8 [n, k]."""
+    halves = data.view(data.shape[0], -1, group // 2)
+    return torch.stack((halves & 15, halves >> 4), dim=2).reshape(data.shape[0], -1)
+
+
+def dequantize(weight: QuantWeight) -> torch.Tensor:
+    """[n, k] float32."""
+    n, k = weight.shape
+    values = unpack_int4(weight.data, weight.group_k) if weight.kind == "int4" else weight.data
+    rows = torch.arange(n, device=values.device) // weight.group_n
+    columns = torch.arange(k, device=values.device) // weight.group_k
+    wide = values.float()
+    if weight.zeros is not None:
+        wide = wide - weight.zeros[:, columns]
+    return wide * weight.scales[rows][:, columns]
+
+
+def quant_linear_ref(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    out = F.linear(x.float(), dequantize(weight))
+    return (out if bias is None else out + bias.float()).to(x.dtype)
+
+
+def block_k(weight: QuantWeight) -> int:
+    """Inputs per step: at most 128, and never across the border of a scale."""
+    if weight.kind == "int4":
+        return weight.group_k // 2
+    block = min(_MAX_BLOCK_K, weight.group_k & -weight.group_k)
+    return block if weight.group_k < weight.shape[1] else _MAX_BLOCK_K
+
+
+def refuses(weight: QuantWeight) -> str | None:
+    """Why the kernel cannot multiply by ``weight``, or None."""
+    if block_k(weight) < 16 or block_k(weight) & (block_k(weight) - 1):
+        return f"groups of {weight.group_k} inputs cannot be cut into blocks of a power of two of 16 and more"
+    if weight.kind == "int4" and weight.shape[1] % weight.group_k:
+        return f"{weight.shape[1]} inputs are no multiple of the group of {weight.group_k}"
+    return None
+
+
+def quant_linear(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x [T, k] -> [T, n] in x's dtype, sums in float32."""
+    check_rows(x, "x")
+    rows, (n, k) = x.shape[0], weight.shape
+    out = torch.empty((rows, n), dtype=x.dtype, device=x.device)
+    if not rows:
+        return out
+    block_m = 16 if rows <= 16 else 64
+    step = block_k(weight)
+
+    def run(config: Mapping[str, int]) -> None:
+        _quant_linear_kernel[(cdiv(n, config["BLOCK_N"]), cdiv(rows, block_m))](
+            x,
+            weight.data.view(torch.uint8) if weight.kind == "fp8" else weight.data,
+            weight.scales,
+            weight.scales if weight.zeros is None else weight.zeros,
+            x if bias is None else bias,
+            out,
+            rows,
+            n,
+            k,
+            x.stride(0),
+            weight.scales.shape[1],
+            weight.group_n,
+            weight.group_k,
+            INT4=weight.kind == "int4",
+            FP8=weight.kind == "fp8",
+            ZEROS=weight.zeros is not None,
+            BIAS=bias is not None,
+            BLOCK_M=block_m,
+            BLOCK_K=step,
+            WIDEN=INTERPRETED,
+            **config,
+        )
+
+    run(tune_table().pick(f"linear_{weight.kind}", (row_bucket(rows), n, k, step), _CONFIGS, run))
+    return out
+
+
+@triton.jit
+def _quant_linear_kernel(
+    x_ptr,
+    data_ptr,
+    scale_ptr,
+    zero_ptr,
+    bias_ptr,
+    out_ptr,
+    rows,
+    n,
+    k,
+    x_stride,
+    groups,
+    group_n,
+    group_k,
+    INT4: tl.constexpr,
+    FP8: tl.constexpr,
+    ZEROS: tl.constexpr,
+    BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    real, inside = row < rows, column < n
+    x_rows = x_ptr + row.to(tl.int64)[:, None] * x_stride
+    kind = x_ptr.dtype.element_ty
+    width = k // 2 if INT4 else k
+    data_rows = data_ptr + column.to(tl.int64)[:, None] * width
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, width, BLOCK_K):
+        depth = start + tl.arange(0, BLOCK_K)
+        deep = depth[None, :] < width
+        group = (2 * start if INT4 else start) // group_k
+        packed = tl.load(data_rows + depth[None, :], mask=inside[:, None] & deep, other=0)
+        scale = tl.load(scale_ptr + (column // group_n) * groups + group, mask=inside, other=0.0)
+        part = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        if INT4:
+            zero = tl.load(zero_ptr + column * groups + group, mask=inside, other=0.0) if ZEROS else tl.zeros([BLOCK_N], tl.float32)  # fmt: skip  # noqa: E501
+            low = ((packed & 15).to(tl.float32) - zero[:, None]).to(kind)
+            high = ((packed >> 4).to(tl.float32) - zero[:, None]).to(kind)
+            x = tl.load(x_rows + start + depth[None, :], mask=real[:, None], other=0.0)
+            part = dot(x, tl.trans(low), part, WIDEN)
+            x = tl.load(x_rows + start + BLOCK_K + depth[None, :], mask=real[:, None], other=0.0)
+            part = dot(x, tl.trans(high), part, WIDEN)
+        else:
+            if FP8:
+                packed = packed.to(tl.float8e4nv, bitcast=True)
+            x = tl.load(x_rows + depth[None, :], mask=real[:, None] & deep, other=0.0)
+            part = dot(x, tl.trans(packed.to(tl.float32).to(kind)), part, WIDEN)
+        acc += part * scale[None, :]
+    if BIAS:
+        acc += tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+    place = row.to(tl.int64)[:, None] * n + column[None, :]
+    tl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])

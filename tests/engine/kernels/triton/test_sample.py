@@ -1,0 +1,107 @@
+"""Sampling without a sort: exactly the tokens of the sorted reference, whatever the filters and masks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.kernels.triton.sample import SampleParams, kept_ref, sample, sample_ref
+from engine.sampling.draw import draw
+from tests.engine.kernels.triton.cases import DEVICE, randn
+
+FILTERS = [
+    {},
+    {"top_k": 1},
+    {"top_k": 7},
+    {"top_p": 0.5},
+    {"top_p": 1e-6},
+    {"min_p": 0.2},
+    {"top_k": 20, "top_p": 0.8, "min_p": 0.01, "temperature": 1.7},
+    {"temperature": 0.0},
+    {"temperature": 0.05, "top_p": 0.95},
+]
+
+
+def params(rows: int, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, mask=None, u=None) -> SampleParams:
+    def column(value, dtype):
+        return torch.full((rows,), value, dtype=dtype, device=DEVICE)
+
+    points = np.random.default_rng(3).random(rows) if u is None else np.full(rows, u)
+    return SampleParams(
+        column(temperature, torch.float32),
+        column(top_k, torch.int32),
+        column(top_p, torch.float32),
+        column(min_p, torch.float32),
+        torch.tensor(points, dtype=torch.float32, device=DEVICE),
+        mask,
+    )
+
+
+def random_mask(rows: int, vocab: int, share: float) -> torch.Tensor:
+    allowed = np.random.default_rng(1).random((rows, -(-vocab // 32) * 32)) < share
+    packed = np.packbits(allowed, axis=1, bitorder="little").view(np.int32)
+    return torch.from_numpy(packed.copy()).to(DEVICE)
+
+
+def assert_drawn(logits: torch.Tensor, settings: SampleParams) -> None:
+    """The reference's token or, where u falls within rounding of a border, a kept neighbour of that border."""
+    got = sample(logits, settings)
+    weights = kept_ref(logits, settings)
+    cumulative = weights.cumsum(1) / weights.sum(1, keepdim=True)
+    expected = sample_ref(logits, settings)
+    for row in range(len(got)):
+        token = int(got[row])
+        assert weights[row, token] > 0
+        if token != int(expected[row]):
+            border = min(token, int(expected[row]))
+            assert abs(float(cumulative[row, border]) - float(settings.u[row])) < 1e-5
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("vocab", [50, 150])
+def test_filters(filters, vocab):
+    assert_drawn(randn(3, vocab, scale=3.0), params(3, **filters))
+
+
+@pytest.mark.parametrize("filters", FILTERS[::3], ids=str)
+def test_masked_rows(filters):
+    mask = random_mask(2, 200, 0.1)
+    assert_drawn(randn(2, 200, scale=3.0), params(2, **filters, mask=mask))
+
+
+@pytest.mark.parametrize("u", [0.0, 0.5, 0.9999999])
+def test_the_ends_of_the_distribution(u):
+    assert_drawn(randn(2, 100, scale=2.0), params(2, u=u, top_p=0.9))
+
+
+def test_bfloat16_logits_with_many_ties():
+    logits = randn(3, 120, scale=1.0).mul(2).round().to(torch.bfloat16)
+    for filters in ({"top_k": 5}, {"top_p": 0.4}, {"temperature": 0.0}):
+        assert_drawn(logits, params(3, **filters))
+
+
+def test_rows_that_cannot_be_drawn():
+    logits = randn(3, 64)
+    logits[0, 5], logits[1, 9] = float("nan"), float("inf")
+    mask = torch.full((3, 2), -1, dtype=torch.int32, device=DEVICE)
+    mask[2] = 0
+    assert sample(logits, params(3, mask=mask)).tolist() == [-1, -1, -1]
+    assert sample(logits[:0], params(0)).shape == (0,)
+
+
+def test_large_logits_do_not_overflow():
+    logits = torch.tensor([[3e4, 2.9e4, -3e4, 0.0] * 10], device=DEVICE)
+    assert_drawn(logits, params(1, temperature=1e-3, top_p=0.9))
+
+
+def test_the_same_tokens_as_the_host_sampler():
+    """Without ties both define the same set; u close to a border is left out."""
+    logits = randn(3, 150, scale=2.5)
+    settings = params(3, top_k=12, top_p=0.9, temperature=0.8)
+    got = sample(logits, settings).tolist()
+    allowed = [set(row.nonzero()[:, 0].tolist()) for row in kept_ref(logits, settings)]
+    for row in range(3):
+        assert got[row] in allowed[row]
+        drawn = draw(logits[row].cpu().numpy().copy(), 0.37, temperature=0.8, top_k=12, top_p=0.9)
+        assert drawn in allowed[row]
