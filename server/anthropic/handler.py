@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from server.anthropic.events import MessageEvents, MessageFold, MessageStyle
 from server.anthropic.fields import read_effort, read_format, read_thinking, read_tools, refuse_fields, tool_places
-from server.anthropic.messages import is_prefill, read_conversation
+from server.anthropic.messages import check_answerable, is_prefill, read_conversation
 from server.anthropic.types import CountTokensRequest, MessagesRequest
 from server.body import convert
 from server.context import context_of
@@ -54,6 +54,7 @@ class MessagesHandler:
         refuse_fields(body)
         asked = convert(body, MessagesRequest)
         call = self._read(asked, request)
+        check_answerable(call.conversation.messages)
         with renamed(call.rename):
             plan = await services.planner.plan(call.conversation)
         style = MessageStyle(

@@ -7,7 +7,7 @@ beginning of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -35,11 +35,13 @@ def read_conversation(system: Any, messages: list[Any]) -> list[dict[str, Any]]:
 def is_prefill(messages: list[dict[str, Any]]) -> bool:
     """Whether the answer goes on from the last message."""
     last = messages[-1]
-    if last["role"] != "assistant":
-        return False
-    if last.get("tool_calls"):
+    return last["role"] == "assistant" and bool(last["content"]) and not last.get("tool_calls")
+
+
+def check_answerable(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises BadRequest where calls wait for their results."""
+    if messages[-1].get("tool_calls"):
         raise BadRequest("The last message calls tools; their tool_result blocks must follow.", param="messages")
-    return bool(last["content"])
 
 
 class _Reader:

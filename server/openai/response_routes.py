@@ -48,11 +48,7 @@ def responses_router(services: Services) -> APIRouter:
     async def input_tokens(request: Request) -> Response:
         return await handler.count_tokens(request)
 
-    @router.get(
-        "/{response_id}",
-        summary="Retrieve a stored response",
-        openapi_extra=_answer(ResponseBody, ("stream", {"type": "boolean"})),
-    )
+    @router.get("/{response_id}", summary="Retrieve a stored response", openapi_extra=_answer(ResponseBody))
     async def retrieve(request: Request) -> Response:
         return stored.retrieve(request)
 

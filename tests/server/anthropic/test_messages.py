@@ -331,6 +331,8 @@ async def test_count_tokens_counts_what_a_message_would_use(gateway: Gateway) ->
     assert response.json() == {"input_tokens": used}
     bad = await gateway.client.post("/v1/messages/count_tokens", json={"messages": [{"role": "user"}]})
     assert (bad.status_code, bad.json()["error"]["param"]) == (400, "messages[0].content")
+    waiting = await gateway.client.post("/v1/messages/count_tokens", json={"messages": [USER, CALLING]})
+    assert waiting.json()["input_tokens"] > used - 200 > 0
     thread = await gateway.client.post("/v1/messages/count_tokens", json={"messages": [USER], "thread": {}})
     assert thread.json()["error"]["param"] == "thread"
 
