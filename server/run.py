@@ -148,6 +148,7 @@ def curl(url: str, model: str, with_key: bool) -> str:
         "model": model,
         "messages": [{"role": "user", "content": "What is the weather in Oslo?"}],
         "tools": [EXAMPLE_TOOL],
+        "temperature": 0,
     }
     key = ' -H "authorization: Bearer $CALLGATE_API_KEY"' if with_key else ""
     return f"curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{json.dumps(body)}'"

@@ -123,7 +123,7 @@ class Chat:
     def _complete(self, tool_choice: str) -> dict[str, Any]:
         """One answer. A small model that repeats a call gets tool_choice none, which leaves it only text."""
         body = {"model": self.model, "messages": self.messages, "tools": TOOLS, "stream": True}
-        body |= {"tool_choice": tool_choice}
+        body |= {"tool_choice": tool_choice, "temperature": 0}
         answer: dict[str, Any] = {"role": "assistant", "content": ""}
         calls: list[dict[str, Any]] = []
         with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
