@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -46,7 +46,7 @@ class ChatHandler:
         chat, conversation = self.read(body, request)
         plan = await services.planner.plan(conversation)
         generation = services.generation(plan, context)
-        style = self._style(chat)
+        style = self._style(chat, plan.relaxations)
         context.response_id = style.id
         if chat.stream:
             usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
@@ -98,7 +98,7 @@ class ChatHandler:
             raise Unsupported("chat_template", "Chat templates in requests are turned off on this server.")
         return chat.chat_template
 
-    def _style(self, chat: ChatCompletionRequest) -> ChatStyle:
+    def _style(self, chat: ChatCompletionRequest, relaxations: Sequence[str]) -> ChatStyle:
         legacy = chat.functions is not None
         return ChatStyle(
             id="chatcmpl-" + secrets.token_hex(16),
@@ -109,6 +109,7 @@ class ChatHandler:
             reasoning=chat.include_reasoning is not False,
             logprobs=chat_logprobs(self._services.engine.tokenizer) if chat.logprobs else None,
             token_ids=bool(chat.return_token_ids),
+            relaxations=relaxations,
         )
 
 

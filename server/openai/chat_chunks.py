@@ -20,7 +20,8 @@ LogprobWriter = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class ChatStyle:
-    """What this request's answers look like. finish_calls: the finish_reason of an answer with calls."""
+    """What this request's answers look like. finish_calls: the finish_reason of an answer with calls.
+    relaxations: what of the request's schemas is not enforced."""
 
     id: str
     created: int
@@ -30,9 +31,20 @@ class ChatStyle:
     reasoning: bool = True
     logprobs: LogprobWriter | None = None
     token_ids: bool = False
+    relaxations: Sequence[str] = ()
 
     def finish_reason(self, finish: str) -> str:
         return self.finish_calls if finish == "tool_calls" else finish
+
+    def extension(self, rescued: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """``callgate``, a field of our own beside OpenAI's, which clients ignore; {} where there is nothing to say.
+        rescued: (choice, call) of calls that the model wrote outside its own format."""
+        said: dict[str, Any] = {}
+        if rescued:
+            said["rescued_calls"] = [{"choice": choice, "tool_call": call} for choice, call in rescued]
+        if self.relaxations:
+            said["relaxed_schemas"] = list(self.relaxations)
+        return {"callgate": said} if said else {}
 
 
 class ChunkWriter:
@@ -46,6 +58,7 @@ class ChunkWriter:
         self._head = b"data: " + head[:-1] + b","
         self._open = self._head + b'"choices":[{"index":'
         self._begun: set[int] = set()
+        self._rescued: list[tuple[int, int]] = []
 
     def write(self, delta: ChoiceDelta) -> bytes:
         """All events of one delta; b"" where there is nothing to say yet."""
@@ -57,6 +70,9 @@ class ChunkWriter:
             parts.append(self._chunk(index, b'{"role":"assistant","content":""}'))
         logprobs = delta.output.logprobs if style.logprobs is not None else ()
         bodies = [body for event in delta.events if (body := self._delta(event))]
+        for event in delta.events:
+            if type(event) is ToolCallEnd and event.rescued:
+                self._rescued.append((index, event.index))
         if logprobs or (style.token_ids and delta.output.token_ids):
             bodies = bodies or [b"{}"]
             parts.append(self._chunk(index, bodies[0], self._extra(delta)))
@@ -80,7 +96,15 @@ class ChunkWriter:
         return extra
 
     def _end(self, index: int, reason: str) -> bytes:
-        return b'%b%d,"delta":{},"logprobs":null,"finish_reason":"%b"}]}\n\n' % (self._open, index, reason.encode())
+        rescued = [found for found in self._rescued if found[0] == index]
+        extension = self._style.extension(rescued)
+        end = b"," + orjson.dumps(extension)[1:] if extension else b"}"
+        return b'%b%d,"delta":{},"logprobs":null,"finish_reason":"%b"}]%b\n\n' % (
+            self._open,
+            index,
+            reason.encode(),
+            end,
+        )
 
     def _delta(self, event: Event) -> bytes:
         kind = type(event)
@@ -121,6 +145,7 @@ class _Call:
     name: str
     arguments: list[str] = field(default_factory=list)
     whole: bool = False
+    rescued: bool = False
 
 
 @dataclass(slots=True)
@@ -152,7 +177,8 @@ class ChatFold:
             elif isinstance(event, ToolCallArguments):
                 choice.calls[event.index].arguments.append(event.fragment)
             elif isinstance(event, ToolCallEnd):
-                choice.calls[event.index].whole = True
+                call = choice.calls[event.index]
+                call.whole, call.rescued = True, event.rescued
         if self._style.logprobs is not None:
             choice.logprobs.extend(delta.output.logprobs)
         if self._style.token_ids:
@@ -169,7 +195,16 @@ class ChatFold:
             "model": style.model,
             "choices": [self._choice(index, self._choices[index]) for index in sorted(self._choices)],
             "usage": usage.as_dict(),
+            **style.extension(self._rescued()),
         }
+
+    def _rescued(self) -> list[tuple[int, int]]:
+        """(choice, place among its answered calls) of rescued calls."""
+        found = []
+        for index in sorted(self._choices):
+            whole = [call for call in self._choices[index].calls if call.whole]
+            found += [(index, place) for place, call in enumerate(whole) if call.rescued]
+        return found
 
     def _choice(self, index: int, choice: _Choice) -> dict[str, Any]:
         style = self._style
