@@ -64,7 +64,7 @@ MAX_ENUM_VALUES = 5_000
 MAX_UNION_BRANCHES = 512
 """Entries of one anyOf, oneOf or allOf. What is too ambiguous with fewer is found by the grammar check."""
 MAX_PATTERN_CHARS = 8 * 1024
-MAX_PATTERN_NESTING = 64
+MAX_PATTERN_NESTING = 63
 MAX_SCHEMA_NAME = 64
 
 MAX_GRAMMAR_BYTES = 64_000

@@ -33,6 +33,46 @@ def schema_tool(schema: Any) -> list[Any]:
     return [{"type": "function", "function": {"name": "f", "parameters": schema}}]
 
 
+def calls(count: int, id_length: int = 5) -> list[Any]:
+    """A history with one assistant message of so many calls."""
+    made = [
+        {"id": f"{i}".rjust(id_length, "c"), "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for i in range(count)
+    ]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": ""} for call in made]
+    return [USER, {"role": "assistant", "tool_calls": made}, *results]
+
+
+def padded(value: Any, size: int, room: list[Any]) -> Any:
+    """``value`` with spaces of text in ``room[0]["description"]`` so that its JSON has ``size`` bytes."""
+    room[0]["description"] = ""
+    room[0]["description"] = "d" * (size - len(orjson.dumps(value)))
+    assert len(orjson.dumps(value)) == size
+    return value
+
+
+def tools_of(size: int) -> list[Any]:
+    """Several tools, as large together as the server will count them."""
+    functions = [
+        {"name": f"f{i}", "description": "", "parameters": {"type": "object", "properties": {}}} for i in range(9)
+    ]
+    return padded([{"type": "function", "function": function} for function in functions], size, functions)
+
+
+def schema_of(size: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object", "description": ""}
+    return padded(schema, size, [schema])
+
+
+def wide(nodes: int) -> dict[str, Any]:
+    """A schema of so many subschemas besides itself."""
+    return {"prefixItems": [{}] * nodes}
+
+
+def pattern_of(chars: int) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "a" * chars}}}
+
+
 FIELDS: list[tuple[str, str, Callable[[int], Any], int]] = [
     ("n", "n", lambda n: {"n": n}, sp.MAX_N),
     ("top_logprobs", "top_logprobs", lambda n: {"logprobs": True, "top_logprobs": n}, sp.MAX_TOP_LOGPROBS),
@@ -60,6 +100,16 @@ FIELDS: list[tuple[str, str, Callable[[int], Any], int]] = [
     ("tools", "schema depth", lambda n: {"tools": schema_tool(nested(n))}, limits.MAX_SCHEMA_DEPTH),
     ("tools", "enum", lambda n: {"tools": schema_tool({"enum": ["x"] * n})}, limits.MAX_ENUM_VALUES),
     ("tools", "union", lambda n: {"tools": schema_tool({"anyOf": [{"type": "null"}] * n})}, limits.MAX_UNION_BRANCHES),
+    ("tools", "tools bytes", lambda n: {"tools": tools_of(n)}, limits.MAX_TOOLS_BYTES),
+    ("tools", "schema bytes", lambda n: {"tools": schema_tool(schema_of(n))}, limits.MAX_SCHEMA_BYTES),
+    ("tools", "schema nodes", lambda n: {"tools": schema_tool(wide(n))}, limits.MAX_SCHEMA_NODES),
+    ("response_format", "pattern", lambda n: {"response_format": pattern_of(n)}, limits.MAX_PATTERN_CHARS),
+    ("response_format", "pattern groups", lambda n: {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "(" * n + "a" + ")" * n}}}}, limits.MAX_PATTERN_NESTING),
+    ("messages", "tool calls", lambda n: {"messages": calls(n)}, limits.MAX_TOOL_CALLS),
+    ("messages", "tool call id", lambda n: {"messages": calls(1, n)}, limits.MAX_TOOL_CALL_ID),
+    ("messages", "tool_call_id", lambda n: {"messages": [*calls(1)[:2], {"role": "tool", "tool_call_id": "c" * n, "content": ""}]}, limits.MAX_TOOL_CALL_ID),
+    ("chat_template_kwargs", "kwarg", lambda n: {"chat_template_kwargs": {"k": "v" * n}}, limits.MAX_TEMPLATE_KWARG_CHARS),
+    ("structured_outputs", "grammar nesting", lambda n: {"structured_outputs": {"regex": "(" * n + "a" + ")" * n}}, limits.MAX_GRAMMAR_NESTING),
     ("max_tokens", "max_tokens", lambda n: {"max_tokens": n}, limits.MAX_OUTPUT_TOKENS),
     ("messages", "messages", lambda n: {"messages": [{"role": "user", "content": ""}] * n}, limits.MAX_MESSAGES),
     ("messages", "parts", lambda n: {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * n}]}, limits.MAX_CONTENT_PARTS),
@@ -86,6 +136,27 @@ async def test_at_the_limit_and_beyond(
             response = await gateway.client.post("/v1/chat/completions", content=orjson.dumps(body))
             assert response.status_code == status, (label, value, response.text[:300])
         assert response.json()["error"]["param"].startswith(param)
+
+
+NATIVE: list[tuple[str, str, str, Callable[[int], Any], int]] = [
+    ("/v1/completions", "prompt", "prompts", lambda n: {"prompt": ["p"] * n, "max_tokens": 1}, limits.MAX_PROMPTS),
+    ("/v1/completions", "logprobs", "logprobs", lambda n: {"prompt": "p", "logprobs": n}, limits.MAX_COMPLETION_LOGPROBS),
+    ("/v1/completions", "best_of", "best_of", lambda n: {"prompt": "p", "best_of": n}, limits.MAX_BEST_OF),
+    ("/generate", "rid", "rid", lambda n: {"text": "p", "rid": "r" * n}, limits.MAX_RID),
+    ("/abort_request", "rid", "rid to abort", lambda n: {"rid": "r" * n}, limits.MAX_RID),
+    ("/tokenize", "prompt", "prompt chars", lambda n: {"prompt": "p" * n}, limits.MAX_PROMPT_CHARS),
+    ("/separate_reasoning", "text", "parsed text", lambda n: {"text": "p" * n}, limits.MAX_PARSED_CHARS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "param", "label", "fields", "limit"), NATIVE, ids=[f"{r[0]}-{r[2]}" for r in NATIVE])
+async def test_other_routes(
+    gateway: Gateway, path: str, param: str, label: str, fields: Callable[[int], Any], limit: int
+) -> None:
+    for value, status in ((limit, 200), (limit + 1, 400)):
+        response = await gateway.client.post(path, content=orjson.dumps(fields(value)))
+        assert response.status_code == status, (label, response.text[:300])
+    assert response.json()["error"]["param"].startswith(param)
 
 
 def refused(body: bytes) -> ApiError:
