@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float32]
 
 _GROUP: Final = 32
-_FEW_LOGITS: Final = 256
+_FEW_LOGITS: Final = 96
 _SLOW_POSITIONS: Final = 8192.0
 _MAX_HEAD_DIM: Final = 512
 _MAX_SLOTS: Final = (1 << 31) - 1

@@ -72,7 +72,7 @@ struct BlockOps {
     void (*attend)(const HeadGeometry& geometry, const KvView& view, AttentionScratch* scratch, int kv_head, const float* q,
                    size_t q_stride, int num_tokens, int first_position, int block_begin, int block_end, float* state);
     // Merge state b (later blocks) into state a, row by row.
-    void (*merge)(float* a, const float* b, int rows, int padded_dim, float score_scale);
+    void (*merge)(float* a, const float* b, int rows, int padded_dim);
     // out row of token t, head h = values / sum.
     void (*finish)(const HeadGeometry& geometry, const float* state, int num_tokens, float* out, size_t out_stride, int kv_head);
     // Index of the largest allowed value above -inf, lowest index of equals; -1 where none. A NaN wins wherever it stands,

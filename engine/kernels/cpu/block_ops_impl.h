@@ -287,41 +287,40 @@ struct ByRows {
 
 // ---------------------------------------------------------------- softmax of one block, merging of blocks
 
-// scores -> weights 2^((score - max) * scale) of row r, in the computing type; returns max (scaled) and sum.
-// Lanes beyond `visible` tokens get weight 0.
+// scores -> weights 2^(score - max) of one row, in the computing type; returns max and sum. Of `count` tiles the first
+// `visible` tokens get a weight, the others 0. Scores are in units of log 2: the queries were scaled.
 CG_INLINE void softmax_row(const AttentionScratch* s, int type, float* scores, void* weights, int count, int visible,
-                           float score_scale, float& row_max, float& row_sum) {
-    const f16v none = splat(-std::numeric_limits<float>::infinity());
-    const i16v lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+                           float& row_max, float& row_sum) {
+    const f16v none = splat(-1e30f);
+    const int used = visible >= count * LANES ? count : (visible + LANES - 1) / LANES;
     f16v largest = none;
-    for (int i = 0; i < count; ++i) {
-        f16v x = load<f16v>(scores + i * LANES) * score_scale;
-        if (type == KV_INT8) x = x * load<f16v>(s->k_scale + i * LANES);
-        x = (lane + i * LANES) < visible ? x : none;
-        store(scores + i * LANES, x);
-        largest = max16(largest, x);
+    if (type == KV_INT8)
+        for (int i = 0; i < used; ++i)
+            store(scores + i * LANES, load<f16v>(scores + i * LANES) * load<f16v>(s->k_scale + i * LANES));
+    if (visible < used * LANES) {
+        const i16v lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        float* last = scores + (used - 1) * LANES;
+        store(last, (lane + (used - 1) * LANES) < visible ? load<f16v>(last) : none);
     }
+    for (int i = 0; i < used; ++i) largest = max16(largest, load<f16v>(scores + i * LANES));
     row_max = max_lanes(largest);
     f16v sum = splat(0.0f);
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < used; ++i) {
         f16v p = exp2_16(load<f16v>(scores + i * LANES) - row_max);
+        sum += p;
         if (type == KV_FLOAT32) {
-            sum += p;
             store(static_cast<float*>(weights) + i * LANES, p);
             continue;
         }
-        if (type == KV_INT8) {
-            sum += p;
-            p = p * load<f16v>(s->v_scale + i * LANES);
-        }
-        const u16v rounded = round_bf16(p);
-        if (type == KV_BFLOAT16) sum += (f16v)rounded;
-        store(static_cast<uint16_t*>(weights) + i * LANES, __builtin_convertvector(rounded >> 16, h16v));
+        if (type == KV_INT8) p = p * load<f16v>(s->v_scale + i * LANES);
+        put_bf16(static_cast<uint16_t*>(weights) + i * LANES, p);
     }
+    const size_t tile = LANES * (type == KV_FLOAT32 ? 4 : 2);
+    std::memset(static_cast<uint8_t*>(weights) + used * tile, 0, (count - used) * tile);
     row_sum = sum_lanes(sum);
 }
 
-// State of a row: values[padded_dim], then [0] = max (scaled by log2 e), [1] = sum.
+// State of a row: values[padded_dim], then [0] = max, [1] = sum.
 CG_INLINE void merge_row(float* state, const float* values, float row_max, float row_sum, int padded_dim) {
     float* tail = state + padded_dim;
     const float top = tail[0] > row_max ? tail[0] : row_max;
@@ -332,7 +331,7 @@ CG_INLINE void merge_row(float* state, const float* values, float row_max, float
     tail[1] = tail[1] * keep + row_sum * take;
 }
 
-void merge(float* a, const float* b, int rows, int padded_dim, float) {
+void merge(float* a, const float* b, int rows, int padded_dim) {
     const int stride = padded_dim + LANES;
     for (int r = 0; r < rows; ++r, a += stride, b += stride) {
         if (b[padded_dim + 1] > 0.0f) merge_row(a, b, b[padded_dim], b[padded_dim + 1], padded_dim);
@@ -341,7 +340,7 @@ void merge(float* a, const float* b, int rows, int padded_dim, float) {
 
 template <class M>
 void attend_group(const KvLayout& l, AttentionScratch* s, const Tiles& tiles, int first_row, int rows, int start,
-                  float score_scale, float* state) {
+                  float* state) {
     int limit = 0;  // tokens of the block that the row that sees most sees
     for (int r = 0; r < rows; ++r) limit = s->last[first_row + r] + 1 - start > limit ? s->last[first_row + r] + 1 - start : limit;
     if (limit <= 0) return;
@@ -361,7 +360,7 @@ void attend_group(const KvLayout& l, AttentionScratch* s, const Tiles& tiles, in
             std::memset(weights, 0, KV_BLOCK * 4);
             continue;
         }
-        softmax_row(s, l.type, s->scores + r * KV_BLOCK, weights, count, visible, score_scale, row_max[r], row_sum[r]);
+        softmax_row(s, l.type, s->scores + r * KV_BLOCK, weights, count, visible, row_max[r], row_sum[r]);
     }
     for (int r = 0; r < rows; r += ROWS) {
         const int n = rows - r < ROWS ? rows - r : ROWS;
@@ -377,16 +376,19 @@ void attend_group(const KvLayout& l, AttentionScratch* s, const Tiles& tiles, in
 void load_queries(const HeadGeometry& g, const KvLayout& l, AttentionScratch* s, const float* q, size_t q_stride,
                   int num_tokens, int first_position) {
     const int group = g.num_heads / g.num_kv_heads;
+    const float scale = g.scale * 1.44269504088896341f;  // log2 e: weights are powers of two
     for (int t = 0; t < num_tokens; ++t) {
         for (int h = 0; h < group; ++h) {
             const int row = t * group + h;
             const float* x = q + t * q_stride + size_t(h) * g.head_dim;
             s->last[row] = first_position + t;
-            if (l.type == KV_FLOAT32) {
-                std::memcpy(s->query + size_t(row) * l.k_words, x, size_t(g.head_dim) * 4);
-            } else {
-                uint16_t* out = reinterpret_cast<uint16_t*>(s->query + size_t(row) * l.k_words);
-                for (int d = 0; d < g.head_dim; ++d) out[d] = to_bf16(x[d]);
+            uint32_t* out = s->query + size_t(row) * l.k_words;
+            for (int d = 0; d < g.head_dim; ++d) {
+                if (l.type == KV_FLOAT32) {
+                    out[d] = float_bits(x[d] * scale);
+                } else {
+                    reinterpret_cast<uint16_t*>(out)[d] = to_bf16(x[d] * scale);
+                }
             }
         }
     }
@@ -396,7 +398,6 @@ void attend(const HeadGeometry& g, const KvView& view, AttentionScratch* s, int 
             int num_tokens, int first_position, int block_begin, int block_end, float* state) {
     const KvLayout& l = *view.layout;
     const int rows = num_tokens * (g.num_heads / g.num_kv_heads);
-    const float score_scale = g.scale * 1.44269504088896341f;
     load_queries(g, l, s, q, q_stride, num_tokens, first_position);
     for (int r = 0; r < rows; ++r) {
         float* row = state + size_t(r) * (l.padded_dim + LANES);
@@ -413,9 +414,9 @@ void attend(const HeadGeometry& g, const KvView& view, AttentionScratch* s, int 
         for (int r = 0; r < rows; r += MAX_ROWS_GROUP) {
             const int n = rows - r < MAX_ROWS_GROUP ? rows - r : MAX_ROWS_GROUP;
             if (l.type == KV_FLOAT32) {
-                attend_group<F32Math>(l, s, tiles, r, n, start, score_scale, state);
+                attend_group<F32Math>(l, s, tiles, r, n, start, state);
             } else {
-                attend_group<Bf16Math>(l, s, tiles, r, n, start, score_scale, state);
+                attend_group<Bf16Math>(l, s, tiles, r, n, start, state);
             }
         }
     }

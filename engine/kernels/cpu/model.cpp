@@ -236,7 +236,7 @@ void merge_parts(Walk& w) {
     for (const AttentionTask& task : m.tasks) {
         if (task.partials == 0 || index++ % w.nthreads != w.tid) continue;
         float* state = m.partials.as<float>() + task.partial * part;
-        for (int i = 1; i < task.partials; ++i) m.ops->merge(state, state + i * part, group, m.layout.padded_dim, 0.0f);
+        for (int i = 1; i < task.partials; ++i) m.ops->merge(state, state + i * part, group, m.layout.padded_dim);
         m.ops->finish(m.geometry, state, 1, m.attention.as<float>() + task.first_token * width, width, task.kv_head);
     }
 }
