@@ -101,27 +101,28 @@ class Chat:
 
     def ask(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
-        asked: list[dict[str, str]] = []
+        asked: list[tuple[str, str]] = []
         for _ in range(MAX_ROUNDS):
-            repeats = any(function in asked[:i] for i, function in enumerate(asked))
-            answer = self._complete("none" if repeats else "auto")
+            answer = self._complete("auto")
+            new = [_key(call) for call in answer.get("tool_calls", ())]
+            if new and all(key in asked for key in new):
+                answer = self._complete("none")  # small models repeat a call: only text is left to them then
             self.messages.append(answer)
             calls = answer.get("tool_calls", [])
             if not calls:
                 return
             for call in calls:
                 self._run(call)
-                asked.append(call["function"])
+            asked += new
         print("(stopped: too many tool calls)")
 
     def _run(self, call: dict[str, Any]) -> None:
         function = call["function"]
         result = run_tool(function["name"], function["arguments"])
-        print(f"  [{function['name']} {function['arguments']} -> {result}]")
+        print(f"  [{' '.join(_key(call))} -> {result}]")
         self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
     def _complete(self, tool_choice: str) -> dict[str, Any]:
-        """One answer. A small model that repeats a call gets tool_choice none, which leaves it only text."""
         body = {"model": self.model, "messages": self.messages, "tools": TOOLS, "stream": True}
         body |= {"tool_choice": tool_choice, "temperature": 0}
         answer: dict[str, Any] = {"role": "assistant", "content": ""}
@@ -138,6 +139,11 @@ class Chat:
                     _add_piece(calls, piece)
         print()
         return answer | ({"tool_calls": calls} if calls else {})
+
+
+def _key(call: dict[str, Any]) -> tuple[str, str]:
+    """Name and arguments, without the spacing of the model."""
+    return call["function"]["name"], " ".join(call["function"]["arguments"].split())
 
 
 def _deltas(response: httpx.Response) -> Iterator[dict[str, Any]]:

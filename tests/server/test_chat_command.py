@@ -39,7 +39,7 @@ def test_a_model_that_repeats_a_call_gets_no_more_tools() -> None:
     )
     chat = make_chat(engine)
     chat.ask("again")
-    assert [message["role"] for message in chat.messages] == ["user", *["assistant", "tool"] * 2, "assistant"]
+    assert [message["role"] for message in chat.messages] == ["user", "assistant", "tool", "assistant"]
     assert chat.messages[-1]["content"] == "42"
 
 
