@@ -289,6 +289,13 @@ async def test_a_failure_in_the_stream_is_an_error_event(make_gateway: Callable[
     assert "message_stop" not in [event["type"] for event in events]
 
 
+async def test_a_failure_after_a_slow_start_is_an_error_event(make_gateway: Callable[..., Any]) -> None:
+    async with make_gateway(Reply("Hello", first_delay=0.3, fail_after=0), stream_start_timeout=0.05) as gateway:
+        response = await ask(gateway, stream=True)
+    assert response.status_code == 200
+    assert [event["type"] for event in named_events(response.text)] == ["error"]
+
+
 async def test_leaving_aborts_the_generation(make_gateway: Callable[..., Any]) -> None:
     for streamed in (True, False):
         engine = ScriptedEngine(Reply("Hello world", chunk=1, hang_after=4))

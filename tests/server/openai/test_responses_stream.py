@@ -115,6 +115,13 @@ async def test_a_failure_before_the_first_token_is_a_plain_error(make_gateway: C
     assert response.headers["retry-after"]
 
 
+async def test_a_failure_after_a_slow_start_still_opens_the_response(make_gateway: Callable[..., Any]) -> None:
+    async with make_gateway(Reply("Hello", first_delay=0.3, fail_after=0), stream_start_timeout=0.05) as gateway:
+        events = await stream(gateway)
+    assert check_stream(events)["error"]["message"] == "The engine process died."
+    assert [event["type"] for event in events][2:] == ["response.failed", "error"]
+
+
 async def test_leaving_aborts_the_generation(make_gateway: Callable[..., Any]) -> None:
     for streamed in (True, False):
         engine = ScriptedEngine(Reply("Hello world", chunk=1, hang_after=4))

@@ -1,0 +1,90 @@
+"""Valid requests of both dialects with one part replaced by something odd: answered or refused, never a 5xx."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.fakes import Reply
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+RESPONSES: dict[str, Any] = {
+    "model": "test-model", "instructions": "Be kind.", "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+    "input": [
+        {"role": "developer", "content": "x"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "s"}], "content": [{"type": "reasoning_text", "text": "t"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ho", "annotations": []}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "d", "name": "g", "input": "x"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "1"}]},
+        {"type": "custom_tool_call_output", "call_id": "d", "output": "2"},
+    ],
+    "tools": [{"type": "web_search"}, {"type": "function", "name": "f", "description": "d", "strict": True, "parameters": SCHEMA}],
+    "text": {"format": {"type": "json_schema", "name": "n", "strict": True, "schema": SCHEMA}, "verbosity": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"}, "include": ["message.output_text.logprobs"], "metadata": {"a": "b"},
+    "max_output_tokens": 9, "top_logprobs": 1, "temperature": 1, "truncation": "auto", "store": True, "user": "u",
+    "parallel_tool_calls": True, "chat_template_kwargs": {"x": 1}, "previous_response_id": None, "prompt_cache_key": "k",
+}  # fmt: skip
+MESSAGES: dict[str, Any] = {
+    "model": "test-model", "max_tokens": 9, "system": [{"type": "text", "text": "Be kind."}],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "text", "text": "x"}, {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "is_error": True, "content": [{"type": "text", "text": "1"}]}]},
+    ],
+    "tools": [{"type": "bash_20250124", "name": "bash"}, {"name": "f", "description": "d", "input_schema": SCHEMA, "strict": True}],
+    "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True}, "stop_sequences": ["x"], "top_k": 3,
+    "thinking": {"type": "enabled", "budget_tokens": 5, "display": "summarized"}, "metadata": {"user_id": "u"},
+    "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}, "effort": "low"}, "temperature": 1, "top_p": 1,
+    "chat_template_kwargs": {"x": 1}, "seed": 1, "priority": 1, "cache_salt": "s",
+}  # fmt: skip
+ODD: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1.5, 1 << 62, 1e300, "", "x", "\U0001f600", "a" * 600, [], {}, [None], [[]], [{}], {"": None},
+    {"type": "function"}, {"type": ["x"]}, {"type": {}}, [{"type": "text"}], {"$ref": "#/nowhere"}, {"type": "text", "text": 5},
+)  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of every part of a JSON value, itself left out."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in items:
+        yield (*path, key)
+        yield from places(child, (*path, key))
+
+
+def replaced(body: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    changed = copy.deepcopy(body)
+    node = changed
+    for key in path[:-1]:
+        node = node[key]
+    if odd == "absent":
+        del node[path[-1]]
+    else:
+        node[path[-1]] = odd
+    return changed
+
+
+@pytest.mark.parametrize(("route", "body"), [("/v1/responses", RESPONSES), ("/v1/messages", MESSAGES)])
+async def test_one_odd_part_never_breaks_the_server(make_gateway: Callable[..., Any], route: str, body: Any) -> None:
+    rng = random.Random(17)
+    paths = list(places(body))
+    cases = [(path, "absent") for path in paths]
+    cases += [(path, odd) for path in paths for odd in rng.sample(ODD, 6)]
+    problems = []
+    async with make_gateway(Reply(CALL, chunk=7)) as gateway:
+        whole = await gateway.client.post(route, content=orjson.dumps(body))
+        assert whole.status_code == 200, whole.text
+        for path, odd in cases:
+            changed = {**replaced(body, path, odd), "stream": rng.random() < 0.5}
+            response = await gateway.client.post(route, content=orjson.dumps(changed))
+            broken = response.status_code not in (200, 400, 404) or "internal_error" in response.text
+            if broken or (response.status_code != 200 and not response.json()["error"]["message"]):
+                problems.append((path, odd, response.status_code, response.text[:200]))
+        assert gateway.engine.running == 0
+    assert not problems
