@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from engine.executor.forward_batch import ForwardBatch
 
 
+Rope = tuple[torch.Tensor, torch.Tensor]
+"""cos and sin of each token's position, [T, 1, head_dim / 2] in float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """This rank's heads and the KV pool's form; all that a backend needs to accept or refuse."""
@@ -28,7 +32,14 @@ class AttentionSpec:
 class AttentionPlan(Protocol):
     """One step, prepared."""
 
-    def forward(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    @property
+    def rotates(self) -> bool:
+        """It applies ``rope`` itself, in the kernel that stores keys; else q and k come rotated."""
+        ...
+
+    def forward(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rope: Rope | None = None
+    ) -> torch.Tensor:
         """Store k and v [T, kv_heads, dim] in the pool, then attend causally with q [T, heads, dim] over each
         token's own sequence. Returns [T, heads * dim] in q's dtype."""
         ...

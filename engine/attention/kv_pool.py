@@ -29,8 +29,8 @@ class KVPool:
 
     def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store new tokens' [T, kv_heads, head_dim] in their slots [T]."""
-        self.keys[layer].index_copy_(0, slots, keys.to(self.keys.dtype))
-        self.values[layer].index_copy_(0, slots, values.to(self.values.dtype))
+        self.keys[layer].index_copy_(0, slots.long(), keys.to(self.keys.dtype))
+        self.values[layer].index_copy_(0, slots.long(), values.to(self.values.dtype))
 
     def copy_page(self, source: int, target: int) -> None:
         size = self.page_size

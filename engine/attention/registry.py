@@ -7,7 +7,11 @@ from typing import Final, cast
 
 from engine.attention.backend import AttentionBackendFactory, AttentionSpec
 
-_BACKENDS: Final = {"sdpa": ("engine.attention.sdpa", "SdpaBackend")}
+_BACKENDS: Final = {
+    "flash": ("engine.attention.flash_backend", "FlashBackend"),
+    "triton": ("engine.attention.triton_backend", "TritonBackend"),
+    "sdpa": ("engine.attention.sdpa", "SdpaBackend"),
+}
 """Name -> module and class, best first. A module is imported only when it is considered."""
 
 

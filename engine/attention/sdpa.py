@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from engine.attention.backend import AttentionSpec
+from engine.attention.backend import AttentionSpec, Rope
 from engine.attention.kv_pool import KVPool
 
 if TYPE_CHECKING:
@@ -96,13 +96,17 @@ class SdpaBackend:
 
 
 class SdpaPlan:
+    rotates = False
+
     def __init__(self, spec: AttentionSpec, pool: KVPool, slots: torch.Tensor, calls: list[_Call]) -> None:
         self._spec = spec
         self._pool = pool
         self._slots = slots
         self._calls = calls
 
-    def forward(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rope: Rope | None = None
+    ) -> torch.Tensor:
         self._pool.write(layer, self._slots, k, v)
         out = torch.empty((q.shape[0], self._spec.num_heads, self._spec.head_dim), dtype=q.dtype, device=q.device)
         for call in self._calls:

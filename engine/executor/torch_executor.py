@@ -6,17 +6,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.attention.backend import AttentionBackend, AttentionSpec
+from engine.attention.backend import AttentionBackend, AttentionPlan, AttentionSpec
 from engine.attention.kv_pool import KVPool
+from engine.attention.paged_step import PagedStep
 from engine.attention.registry import choose_backend
 from engine.config import EngineConfig
 from engine.distributed import TensorParallel
+from engine.executor.cuda_graphs import DecodeGraphs, Recorder, graph_sizes
+from engine.executor.device_sampler import DeviceSampler
 from engine.executor.executor import RowOutput, StepOutput
 from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.executor.kv_budget import kv_pages
 from engine.models.batch import ModelBatch
 from engine.models.registry import load_model
 from engine.platform.device import TorchDevice, resolve_device
+from engine.platform.transfer import upload
 from engine.quantization.registry import linear_method
 from engine.sampling.sampler import Sampler
 from engine.scheduler.batch import ScheduleBatch
@@ -64,9 +68,15 @@ class TorchExecutor:
         with loader:
             method = linear_method(config.quantization)
             self._model = load_model(loader, method, self._tp, max_positions=max_positions)
-        self._pool = KVPool(spec, checkpoint.config.num_layers, self._fitting_pages(config, spec))
+        num_layers = checkpoint.config.num_layers
+        self._pool = KVPool(spec, num_layers, -(-config.chunked_prefill_size // config.page_size))
         self._attention: AttentionBackend = backend(spec, self._pool)
+        activations = self._activation_bytes(config.chunked_prefill_size)
+        self._pool = KVPool(spec, num_layers, self._fitting_pages(config, spec, activations))
+        self._attention = backend(spec, self._pool)
         self._sampler = Sampler(self.vocab_size)
+        self._device_sampler = None if self.device.is_cpu else DeviceSampler(self._sampler)
+        self._graphs = self._record_graphs(config)
 
     def _attention_spec(self, config: EngineConfig) -> AttentionSpec:
         model, device = self.model_config, self.device
@@ -83,13 +93,66 @@ class TorchExecutor:
             device=device.device,
         )
 
-    def _fitting_pages(self, config: EngineConfig, spec: AttentionSpec) -> int:
+    def _activation_bytes(self, num_tokens: int) -> int:
+        """What the largest step needs beside weights and pages: measured on a GPU, where memory that is missing in
+        the middle of a step cannot be had. 0 on a CPU."""
+        if self.device.is_cpu:
+            return 0
+        from engine.platform.cuda import peak_bytes
+
+        return peak_bytes(lambda: self._run_largest(num_tokens), self.device.device)
+
+    def _run_largest(self, num_tokens: int) -> None:
+        """One prompt chunk of ``num_tokens`` and as many logits as are computed at a time."""
+        size = self._pool.page_size
+        pages = np.arange(-(-num_tokens // size), dtype=np.int32)
+        places = np.arange(num_tokens, dtype=np.int32)
+        batch = ForwardBatch(
+            input_ids=np.zeros(num_tokens, np.int32),
+            positions=places,
+            cu_seqlens=np.array([0, num_tokens], np.int32),
+            seq_lens=np.array([num_tokens], np.int32),
+            page_table=pages[None],
+            slot_mapping=places,
+            logits_index=places[:_LOGITS_ROWS],
+            page_size=size,
+        )
+        self.logits(self.forward(batch), batch.logits_index)
+
+    def _record_graphs(self, config: EngineConfig) -> DecodeGraphs | None:
+        """Only for an attention backend that computes from tables which stay in place."""
+        plan_step = getattr(self._attention, "plan_step", None)
+        if self.device.is_cpu or plan_step is None:
+            return None
+        from engine.platform.cuda import GraphRecorder
+
+        return self.make_graphs(config, GraphRecorder(self.device.device))
+
+    @torch.inference_mode()
+    def make_graphs(self, config: EngineConfig, recorder: Recorder) -> DecodeGraphs:
+        longest = min(config.max_model_len or self.model_config.max_positions, self.num_pages * self.page_size)
+        return DecodeGraphs(
+            self,
+            recorder,
+            self.device.device,
+            sizes=graph_sizes(config.max_running_requests),
+            max_pages=-(-longest // self.page_size),
+        )
+
+    def plan_step(self, step: PagedStep) -> AttentionPlan:
+        plan: AttentionPlan = getattr(self._attention, "plan_step")(step)  # noqa: B009 - not in the protocol
+        return plan
+
+    def decode_logits(self, batch: ModelBatch) -> torch.Tensor:
+        return self._model.compute_logits(self._model.forward(batch))
+
+    def _fitting_pages(self, config: EngineConfig, spec: AttentionSpec, activations: int) -> int:
         """The same on every rank. Ranks on one CPU share its memory; each GPU has its own."""
         sharing = self._tp.local_size if self.device.is_cpu else 1
         pages = kv_pages(
             config,
             page_bytes=KVPool.page_bytes(spec, self.model_config.num_layers),
-            free_bytes=self.device.free_bytes() // sharing,
+            free_bytes=(self.device.free_bytes() - activations) // sharing,
             total_bytes=self.device.total_bytes() // sharing,
             on_cpu=self.device.is_cpu,
         )
@@ -109,18 +172,35 @@ class TorchExecutor:
 
     def execute(self, batch: ScheduleBatch) -> StepOutput:
         forward_batch = build_forward_batch(batch)
+        if self._device_sampler is not None:
+            return self._execute_on_device(batch, forward_batch, self._device_sampler)
         hidden = self.forward(forward_batch)
         logits = self.logits(hidden, forward_batch.logits_index)
         rows = self._sampler.sample(logits, batch)
         return StepOutput(self._with_embeddings(rows, batch, forward_batch, hidden))
 
     @torch.inference_mode()
+    def _execute_on_device(
+        self, batch: ScheduleBatch, forward_batch: ForwardBatch, sampler: DeviceSampler
+    ) -> StepOutput:
+        """Everything is launched before anything is waited for: grammar masks are made while the GPU computes."""
+        if self._graphs is not None and self._graphs.fits(forward_batch):
+            logits = self._graphs.run(forward_batch)
+            self._sampler.prepare(batch)
+            return StepOutput(sampler.sample(logits, batch))
+        hidden = self.forward(forward_batch)
+        index = torch.from_numpy(forward_batch.logits_index.astype(np.int64)).to(hidden.device)
+        logits = self._model.compute_logits(hidden[index])
+        self._sampler.prepare(batch)
+        return StepOutput(self._with_embeddings(sampler.sample(logits, batch), batch, forward_batch, hidden))
+
+    @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Run the model over one step; hidden state after the final norm, [T, hidden]. KV pages are written."""
-        device = self.device.device
+        ids, positions = upload([batch.input_ids, batch.positions], self.device.device)
         model_batch = ModelBatch(
-            input_ids=torch.from_numpy(batch.input_ids.astype(np.int64)).to(device),
-            positions=torch.from_numpy(batch.positions.astype(np.int64)).to(device),
+            input_ids=ids,
+            positions=positions,
             attention=self._attention.plan(batch),
         )
         return self._model.forward(model_batch)

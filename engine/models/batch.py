@@ -11,7 +11,7 @@ from engine.attention.backend import AttentionPlan
 
 @dataclass(frozen=True, slots=True)
 class ModelBatch:
-    """input_ids [T] and positions [T], int64 on the model's device, and the step's attention plan."""
+    """input_ids [T] and positions [T], integers on the model's device, and the step's attention plan."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor

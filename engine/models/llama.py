@@ -30,8 +30,9 @@ class LlamaAttention:
         q, k, v = self._qkv_proj(x)
         if self._q_norm is not None and self._k_norm is not None:
             q, k = self._q_norm(q), self._k_norm(k)
-        q, k = rotate(q, *rope), rotate(k, *rope)
-        return self._o_proj(batch.attention.forward(self._layer, q, k, v))
+        if not batch.attention.rotates:
+            q, k = rotate(q, *rope), rotate(k, *rope)
+        return self._o_proj(batch.attention.forward(self._layer, q, k, v, rope))
 
 
 class LlamaMLP:

@@ -110,11 +110,8 @@ def _decode_kernel(
     heads = kv_head * GROUP + members
     inside = columns < dim
     mine = members < GROUP
-    q = tl.load(
-        q_ptr + row * q_stride + heads[:, None] * q_head + columns[None, :],
-        mask=mine[:, None] & inside[None, :],
-        other=0.0,
-    )
+    held = mine[:, None] & inside[None, :]
+    q = tl.load(q_ptr + row * q_stride + heads[:, None] * q_head + columns[None, :], mask=held, other=0.0)
     best = tl.full([BLOCK_G], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_G], tl.float32)
     acc = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
@@ -142,7 +139,7 @@ def _decode_kernel(
     total = tl.where(some, total, 1.0)
     acc = acc / total[:, None]
     tl.store(lse_ptr + place, tl.where(some, best + tl.log2(total), -float("inf")), mask=mine)
-    tl.store(part_ptr + place[:, None] * dim + columns[None, :], acc, mask=mine[:, None] & inside[None, :])
+    tl.store(part_ptr + place[:, None] * dim + columns[None, :], acc, mask=held)
 
 
 @triton.jit
