@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from engine.client import EngineClient
 from server.anthropic.errors import error_body
@@ -27,6 +27,7 @@ from server.middleware import EdgeMiddleware
 from server.native.routes import native_router
 from server.openai.response_routes import responses_router
 from server.openai.routes import openai_router
+from server.openapi import GatewayApp
 from server.planner import Planner
 from server.rate_limit import RateLimiter
 from server.running import RunningRequests
@@ -45,7 +46,7 @@ def build_app(engine: EngineClient, args: ServerArgs, *, constrainer: Constraine
         await asyncio.gather(warm_up, return_exceptions=True)
         await services.planner.close()
 
-    app = FastAPI(
+    app = GatewayApp(
         lifespan=lifespan,
         title="Callgate",
         summary="OpenAI-compatible gateway with function calling",
@@ -76,7 +77,15 @@ def build_services(engine: EngineClient, args: ServerArgs, constrainer: Constrai
 
 
 def _add_metrics(app: FastAPI, services: Services) -> None:
-    @app.get("/metrics", summary="Prometheus metrics", tags=["health"])
+    text = {"200": {"description": "Exposition text", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @app.get(
+        "/metrics",
+        summary="Prometheus metrics",
+        tags=["health"],
+        response_class=PlainTextResponse,
+        openapi_extra={"responses": text},
+    )
     async def metrics() -> Response:
         return Response(await services.metrics.render(services.engine), headers={"content-type": CONTENT_TYPE})
 

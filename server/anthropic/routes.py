@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from server.anthropic.handler import MessagesHandler
 from server.anthropic.types import CountTokensRequest, MessageBody, MessagesRequest, TokenCountBody
-from server.openai.routes import ERROR_SCHEMA, openapi_body
+from server.openai.routes import openapi_body
+from server.openapi import ERROR_SCHEMA
 from server.services import Services
 
 ANTHROPIC_ERROR_SCHEMA: dict[str, Any] = {

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from server.openai.response_store import ResponseStore
 from server.openai.responses import ResponsesHandler, StoredResponses
-from server.openai.routes import ERROR_SCHEMA, inline_schema, openapi_body
+from server.openai.routes import inline_schema, openapi_body
 from server.openai.types.responses import (
     DeletedResponseBody,
     InputItemsBody,
@@ -18,6 +18,7 @@ from server.openai.types.responses import (
     ResponseBody,
     ResponsesRequest,
 )
+from server.openapi import ERROR_SCHEMA
 from server.services import Services
 
 

@@ -19,25 +19,9 @@ from server.openai.render import count_chat_tokens, render_chat
 from server.openai.types.chat import ChatCompletionBody, ChatCompletionRequest
 from server.openai.types.completions import CompletionBody, CompletionRequest
 from server.openai.types.embeddings import EmbeddingBody, EmbeddingRequest
+from server.openapi import ERROR_SCHEMA
 from server.responses import json_response
 from server.services import Services
-
-ERROR_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
 
 
 class AnyBody(msgspec.Struct):
