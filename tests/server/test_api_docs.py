@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
+from server.app import build_app
+from server.args import ServerArgs
+from server.native.types import GenerateRequest, NativeSampling
 from server.openai.fields import GRAMMAR_FIELDS, IGNORED, REFUSED
 from server.openai.types.chat import ChatCompletionRequest
+from server.openai.types.completions import CompletionRequest
+from tests.fakes import ScriptedEngine
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text("utf-8")
 
@@ -24,6 +31,33 @@ def test_every_field_has_its_answer() -> None:
         assert f"| `{name}` | {why} |" in ignored
     for name in REFUSED:
         assert f"`{name}`" in refused
+
+
+def section(title: str) -> str:
+    return TEXT.partition(f"## {title}")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("title", "kind"),
+    [
+        ("`POST /v1/completions`", CompletionRequest),
+        ("Native routes", GenerateRequest),
+        ("Native routes", NativeSampling),
+    ],
+)
+def test_other_routes_name_every_field(title: str, kind: Any) -> None:
+    text = section(title)
+    assert [field.encode_name for field in msgspec.structs.fields(kind) if f"`{field.encode_name}`" not in text] == []
+
+
+def test_every_route_is_listed() -> None:
+    """Each path of the OpenAPI document stands in the table of routes, written out or as the tail of another."""
+    table = section("Routes")
+    paths = build_app(ScriptedEngine("x"), ServerArgs()).openapi()["paths"]
+    for path in paths:
+        shown = path.replace("{response_id}", "{id}").replace("{model_id}", "{id}")
+        tail = "…/" + shown.rpartition("/")[2]
+        assert shown in table or tail in table or f"`/{shown.rpartition('/')[2]}`" in table or "cancel" in shown, path
 
 
 def test_no_field_has_two_answers_unless_only_one_value_is_refused() -> None:
