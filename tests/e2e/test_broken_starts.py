@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytestmark = pytest.mark.e2e
@@ -90,7 +91,7 @@ def test_a_broken_start_is_one_line(name: str, tmp_path: Path) -> None:
     assert lines[-1].startswith("callgate")
     assert len(lines[-1]) < 500
     assert "ready at" not in done.stdout
-    assert not _children_named("engine.")
+    assert not left_behind(tmp_path / "home")
 
 
 def test_a_busy_port_is_found_before_the_model_is_loaded(tmp_path: Path) -> None:
@@ -100,16 +101,13 @@ def test_a_busy_port_is_found_before_the_model_is_loaded(tmp_path: Path) -> None
     assert "cannot listen on 127.0.0.1" in done.stderr
 
 
-def _children_named(part: str) -> list[str]:
-    """Command lines of processes below this test process."""
-    import psutil
-
+def left_behind(home: Path) -> list[str]:
+    """Command lines of processes that a start with this CALLGATE_HOME left, orphans of any parent included."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for process in psutil.process_iter():
         try:
-            line = " ".join(process.cmdline())
+            if process.environ().get("CALLGATE_HOME") == str(home):
+                found.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
-        if part in line:
-            found.append(line)
     return found

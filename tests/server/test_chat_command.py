@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -16,12 +18,18 @@ from tests.fakes import Reply, ScriptedEngine
 CALL = '<tool_call>\n{"name": "calculate", "arguments": {"a": 6, "operation": "multiply", "b": 7}}\n</tool_call>'
 
 
-def make_chat(engine: ScriptedEngine) -> Chat:
-    client = TestClient(build_app(engine, ServerArgs()), base_url="http://localhost")
-    return Chat(client, "test-model")
+@pytest.fixture
+def make_chat() -> Iterator[Callable[[ScriptedEngine], Chat]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(engine: ScriptedEngine) -> Chat:
+            app = build_app(engine, ServerArgs())
+            return Chat(stack.enter_context(TestClient(app, base_url="http://localhost")), "test-model")
+
+        yield make
 
 
-def test_a_tool_is_called_and_its_result_sent_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tool_is_called_and_its_result_sent_back(make_chat, capsys: pytest.CaptureFixture[str]) -> None:
     engine = ScriptedEngine(
         lambda request, index: "It is 42." if "42.0" in (request.text or "") else Reply(CALL, chunk=3)
     )
@@ -33,7 +41,7 @@ def test_a_tool_is_called_and_its_result_sent_back(capsys: pytest.CaptureFixture
     assert "It is 42." in capsys.readouterr().out
 
 
-def test_a_model_that_repeats_a_call_gets_no_more_tools() -> None:
+def test_a_model_that_repeats_a_call_gets_no_more_tools(make_chat) -> None:
     engine = ScriptedEngine(
         lambda request, index: CALL if "operation" in (request.text or "").split("<|im_end|>")[0] else "42"
     )
@@ -43,13 +51,13 @@ def test_a_model_that_repeats_a_call_gets_no_more_tools() -> None:
     assert chat.messages[-1]["content"] == "42"
 
 
-def test_a_model_that_only_calls_tools_comes_to_an_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_only_calls_tools_comes_to_an_end(make_chat, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = itertools.count()
     make_chat(ScriptedEngine(lambda request, index: CALL.replace("6", str(next(numbers))))).ask("again")
     assert "too many tool calls" in capsys.readouterr().out
 
 
-def test_an_error_of_the_server_is_said() -> None:
+def test_an_error_of_the_server_is_said(make_chat) -> None:
     chat = make_chat(ScriptedEngine())
     chat.model = "other"
     with pytest.raises(ChatError, match="404"):
