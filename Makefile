@@ -13,7 +13,7 @@ KERNEL_STAMP := $(VENV)/.kernels
 KERNEL_SOURCES := $(wildcard engine/kernels/cpu/*.cpp engine/kernels/cpu/*.h engine/kernels/cpu/build.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve pull format lint typecheck budgets test test-e2e test-gpu bench loc docs lock clean
+.PHONY: help install dev serve pull format lint typecheck budgets test test-e2e test-clients test-gpu bench loc docs lock clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ test: lint typecheck ## Lint, types, budgets and all tests
 
 test-e2e: dev ## Only the tests that start real server processes
 	@$(PY) -m pytest -m e2e
+
+test-clients: dev ## Only the tests that run real clients (installed once, into the cache)
+	@$(PY) -m pytest -m "clients and not real_model"
 
 test-gpu: dev ## Only the tests that need a CUDA device
 	@$(PY) -m pytest -m gpu; status=$$?; [ $$status -eq 5 ] && echo "no GPU test was collected" || exit $$status

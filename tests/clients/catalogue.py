@@ -36,7 +36,15 @@ CLIENTS = (
             *("tools", "tools-stream", "tools-helper-stream", "tools-parse-strict", "legacy-functions"),
             *("structured", "structured-complex", "json-object"),
             *("tools-responses", "tools-responses-stream", "tools-responses-raw-stream", "structured-responses"),
-            *("completions", "completions-stream", "models", "embeddings", "every-parameter", "errors"),
+            *(
+                "completions",
+                "completions-stream",
+                "models",
+                "embeddings",
+                "every-parameter",
+                "errors",
+                "stream-failure",
+            ),
         ),
         real=("tools", "tools-stream", "tools-helper-stream", "structured", "tools-responses"),
     ),
@@ -47,7 +55,7 @@ CLIENTS = (
         ("openai",),
         (
             *("tools", "tools-stream", "legacy-functions", "json-object"),
-            *("completions", "completions-stream", "models", "embeddings"),
+            *("completions", "completions-stream", "models", "embeddings", "stream-failure"),
         ),
         real=("tools", "tools-stream"),
     ),
@@ -59,7 +67,14 @@ CLIENTS = (
         tuple(
             name.replace("~", api)
             for api in ("", "-responses")
-            for name in ("tools~", "tools~-stream", "tools~-one-at-a-time", "tools~-handoff", "structured~")
+            for name in (
+                "tools~",
+                "tools~-stream",
+                "tools~-one-at-a-time",
+                "tools~-handoff",
+                "structured~",
+                "stream-failure~",
+            )
         ),
         real=("tools", "tools-responses"),
     ),
@@ -71,7 +86,7 @@ CLIENTS = (
         (
             *("tools", "tools-stream", "tools-bind", "tools-bind-stream", "tools-langgraph", "tools-structured-agent"),
             *("structured", "structured-function", "structured-json-mode"),
-            *("tools-responses", "tools-responses-stream", "embeddings", "parameters"),
+            *("tools-responses", "tools-responses-stream", "embeddings", "parameters", "stream-failure"),
         ),
         real=("tools-bind", "tools-bind-stream", "structured"),
     ),
@@ -83,17 +98,19 @@ CLIENTS = (
         (
             *("tools", "tools-stream", "tools-iter-stream", "tools-structured", "tools-structured-stream"),
             *("structured-tool", "structured-native", "structured-prompted"),
-            *("tools-responses", "tools-responses-stream", "parameters"),
+            *("tools-responses", "tools-responses-stream", "parameters", "stream-failure"),
         ),
         real=("structured-tool", "structured-native"),
     ),
-    Client("smolagents", "python", "smolagents_agents.py", ("smolagents",), ("tools", "tools-stream")),
+    Client(
+        "smolagents", "python", "smolagents_agents.py", ("smolagents",), ("tools", "tools-stream", "stream-failure")
+    ),
     Client(
         "anthropic-python",
         "python",
         "anthropic_sdk.py",
         ("anthropic",),
-        ("tools", "tools-stream", "thread-refused", "structured", "count-tokens", "models", "errors"),
+        ("tools", "tools-stream", "thread-refused", "structured", "count-tokens", "models", "errors", "stream-failure"),
         real=("tools", "tools-stream"),
     ),
     Client(
@@ -103,7 +120,14 @@ CLIENTS = (
         ("openai",),
         (
             *("tools", "tools-stream", "tools-raw-stream", "tools-runner", "tools-runner-stream", "structured"),
-            *("tools-responses", "tools-responses-stream", "structured-responses", "models", "embeddings"),
+            *(
+                "tools-responses",
+                "tools-responses-stream",
+                "structured-responses",
+                "models",
+                "embeddings",
+                "stream-failure",
+            ),
         ),
         real=("tools", "tools-stream", "structured"),
     ),
@@ -115,6 +139,7 @@ CLIENTS = (
         (
             *("tools", "tools-stream", "structured"),
             *("tools-responses", "tools-responses-stream", "structured-responses"),
+            *("stream-failure", "stream-failure-responses"),
         ),
         real=("tools",),
     ),
@@ -126,7 +151,14 @@ CLIENTS = (
         (
             *("tools", "tools-stream", "tools-stream-usage", "tools-openai-chat", "tools-openai-chat-stream"),
             *("tools-responses", "tools-responses-stream"),
-            *("structured", "structured-native", "structured-output", "structured-responses", "parameters"),
+            *(
+                "structured",
+                "structured-native",
+                "structured-output",
+                "structured-responses",
+                "parameters",
+                "stream-failure",
+            ),
         ),
         real=("tools", "tools-stream"),
     ),

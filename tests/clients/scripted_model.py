@@ -25,6 +25,7 @@ REPORT = {
     "stations": [{"id": 1, "name": "north"}],
     "tree": {"value": "root", "children": [{"value": "leaf", "children": []}]},
 }
+FAILURE = "Fail in the middle of the answer."
 FINAL_TEXT = "It is sunny, 21C in Paris and 2 + 3 = 5."
 RESULT_TOOLS: Mapping[str, Mapping[str, Any]] = {
     "final_result": WEATHER,
@@ -37,7 +38,14 @@ RESULT_TOOLS: Mapping[str, Mapping[str, Any]] = {
 def scripted_engine(names: tuple[str, ...] = ("test-model",)) -> ScriptedEngine:
     """The engine of the client tests: room for a coding agent's prompt, four characters at a time."""
     info = msgspec.structs.replace(MODEL_INFO, context_length=262_144, served_name=names[0])
-    return ScriptedEngine(lambda request, index: Reply(answer(request), chunk=4), model_info=info)
+    return ScriptedEngine(lambda request, index: reply(request), model_info=info)
+
+
+def reply(request: GenerateReqInput) -> Reply:
+    """The answer, four characters at a time; asked to, the engine dies in the middle of it."""
+    if FAILURE in (request.text or ""):
+        return Reply("Here is the beginning.", chunk=4, fail_after=3)
+    return Reply(answer(request), chunk=4)
 
 
 def answer(request: GenerateReqInput) -> str:
@@ -67,7 +75,7 @@ def _task(prompt: str) -> str:
         if _declared(prompt, name) and not _called(prompt, name)
     ]
     if todo:
-        return "\n".join(todo)
+        return "\n\n" + "\n".join(todo)  # models write such white space; run_stream of pydantic-ai ends at it
     if "sunny, 21C in Paris" not in prompt or not re.search(r"(?m)(?:^|\n|>)\s*5\s*(?:<|$)", prompt):
         return "The results of the tools are missing."
     for name, arguments in RESULT_TOOLS.items():

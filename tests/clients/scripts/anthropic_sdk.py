@@ -4,6 +4,7 @@ import anthropic
 from anthropic import Anthropic, beta_tool
 from common import (
     BASE,
+    FAILURE_QUESTION,
     KEY,
     LENIENT,
     MODEL,
@@ -12,6 +13,7 @@ from common import (
     TOOLS,
     WEATHER_QUESTION,
     check_weather,
+    failure,
     get_weather,
     main,
     refusal,
@@ -83,6 +85,12 @@ def models():
     assert MODEL in [model.id for model in client.models.list()]
 
 
+def stream_failure():
+    ask = {"model": MODEL, "max_tokens": 100, "messages": [{"role": "user", "content": FAILURE_QUESTION}]}
+    failure(lambda: stream(**ask))
+    failure(lambda: list(client.messages.create(stream=True, **ask)))
+
+
 def errors():
     ask = [{"role": "user", "content": "hi"}]
     exc = refusal(
@@ -102,5 +110,6 @@ main(
         "count-tokens": count_tokens,
         "models": models,
         "errors": errors,
+        "stream-failure": stream_failure,
     }
 )

@@ -39,6 +39,18 @@ export function checkWeather(value) {
   check(fields === 'city,conditions,temperature_c' && Array.isArray(value.conditions), value);
 }
 
+export const FAILURE_QUESTION = 'Fail in the middle of the answer.';
+// Streams an answer that fails in the middle: it must throw, and say why.
+export async function failure(ask, word = 'engine') {
+  let said = 'no error';
+  try {
+    await ask();
+  } catch (error) {
+    said = `${error?.message} ${JSON.stringify(error)}`;
+  }
+  check(said.includes(word), said);
+}
+
 function strict(text) {
   const calls = JSON.stringify([...CALLS].sort());
   if (calls !== '[["add",2,3],["get_weather","Paris"]]') return `the calls were ${calls}`;

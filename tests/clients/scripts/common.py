@@ -32,6 +32,8 @@ KEY = "sk-test"
 QUESTION = "What is the weather in Paris, and what is 2 + 3? Use the tools."
 ANSWER = "2 + 3 = 5"
 WEATHER_QUESTION = "Weather in Paris?"
+FAILURE_QUESTION = "Fail in the middle of the answer."
+FAILURE = "engine"  # a word of the server's message
 WEATHER_FIELDS = {"city", "temperature_c", "conditions"}
 CALLS = []
 
@@ -112,6 +114,12 @@ def refusal(kind, ask):
     except kind as exc:
         return exc
     raise AssertionError(f"no {kind.__name__}")
+
+
+def failure(ask):
+    """``ask()`` streams an answer that fails in the middle: it must raise, and say why."""
+    said = str(refusal(Exception, ask))
+    assert FAILURE in said, said
 
 
 def _run(scenario):

@@ -2,6 +2,7 @@
 
 from common import (
     BASE,
+    FAILURE_QUESTION,
     KEY,
     MODEL,
     QUESTION,
@@ -9,6 +10,7 @@ from common import (
     WEATHER_QUESTION,
     add,
     check_weather,
+    failure,
     forced,
     get_weather,
     main,
@@ -107,6 +109,11 @@ def parameters():
     assert answer.response_metadata["logprobs"]["content"]
 
 
+def stream_failure():
+    failure(lambda: list(model().stream(FAILURE_QUESTION)))
+    failure(lambda: list(model(use_responses_api=True).stream(FAILURE_QUESTION)))
+
+
 main(
     {
         "tools": lambda: invoke(agent()),
@@ -122,5 +129,6 @@ main(
         "tools-responses-stream": lambda: stream(agent(use_responses_api=True, streaming=True)),
         "embeddings": embeddings,
         "parameters": parameters,
+        "stream-failure": stream_failure,
     }
 )

@@ -3,8 +3,22 @@
 import json
 import os
 
-from common import BASE, KEY, LENIENT, MODEL, QUESTION, TIMEOUT, TOOLS, WEATHER_QUESTION, forced, main, run_tool
-from openai import OpenAI
+from common import (
+    BASE,
+    FAILURE_QUESTION,
+    KEY,
+    LENIENT,
+    MODEL,
+    QUESTION,
+    TIMEOUT,
+    TOOLS,
+    WEATHER_QUESTION,
+    forced,
+    main,
+    refusal,
+    run_tool,
+)
+from openai import APIError, OpenAI
 
 client = OpenAI(base_url=BASE, api_key=KEY, timeout=TIMEOUT)
 
@@ -93,6 +107,13 @@ def embeddings():
     assert all(isinstance(value, float) for value in vector)
 
 
+def stream_failure():
+    """This SDK raises, but with words of its own instead of the server's."""
+    ask = [{"role": "user", "content": FAILURE_QUESTION}]
+    exc = refusal(APIError, lambda: list(client.chat.completions.create(model=MODEL, messages=ask, stream=True)))
+    assert "streaming" in str(exc), exc
+
+
 main(
     {
         "tools": tools,
@@ -103,5 +124,6 @@ main(
         "completions-stream": completions_stream,
         "models": models,
         "embeddings": embeddings,
+        "stream-failure": stream_failure,
     }
 )

@@ -3,7 +3,7 @@ import { Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, run, setTracin
 import OpenAI from 'openai';
 import { z } from 'zod';
 import {
-  BASE, KEY, LENIENT, MODEL, QUESTION, TIMEOUT, WEATHER_QUESTION, add, checkWeather, getWeather, main,
+  BASE, FAILURE_QUESTION, KEY, LENIENT, MODEL, QUESTION, TIMEOUT, WEATHER_QUESTION, add, checkWeather, failure, getWeather, main,
 } from './common.mjs';
 
 setTracingDisabled(true);
@@ -39,6 +39,16 @@ async function structured(Kind) {
   checkWeather((await run(bare, WEATHER_QUESTION)).finalOutput);
 }
 
+// On Responses this client keeps the kind of the last event, but not the server's message.
+async function streamFailure(Kind, word) {
+  const bare = agent(Kind, { tools: [], modelSettings: {} });
+  await failure(async () => {
+    const result = await run(bare, FAILURE_QUESTION, { stream: true });
+    for await (const event of result) void event;
+    await result.completed;
+  }, word);
+}
+
 await main({
   'tools': () => whole(OpenAIChatCompletionsModel),
   'tools-stream': () => stream(OpenAIChatCompletionsModel),
@@ -46,4 +56,6 @@ await main({
   'tools-responses': () => whole(OpenAIResponsesModel),
   'tools-responses-stream': () => stream(OpenAIResponsesModel),
   'structured-responses': () => structured(OpenAIResponsesModel),
+  'stream-failure': () => streamFailure(OpenAIChatCompletionsModel),
+  'stream-failure-responses': () => streamFailure(OpenAIResponsesModel, 'response.failed'),
 });

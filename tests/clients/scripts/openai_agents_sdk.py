@@ -11,6 +11,8 @@ from agents import (
 )
 from common import (
     BASE,
+    FAILURE,
+    FAILURE_QUESTION,
     KEY,
     LENIENT,
     MODEL,
@@ -53,6 +55,17 @@ def scenarios(api, suffix):
             pass
         return result.final_output
 
+    async def stream_failure():
+        result = Runner.run_streamed(agent(api, tools=[], model_settings=ModelSettings()), FAILURE_QUESTION)
+        try:
+            async for _ in result.stream_events():
+                pass
+        except Exception as exc:
+            said = str(exc)
+        else:
+            said = "no error"
+        assert FAILURE in said, said
+
     async def settings():
         one_at_a_time = ModelSettings(temperature=0, max_tokens=300, parallel_tool_calls=False, tool_choice="required")
         return (await Runner.run(agent(api, model_settings=one_at_a_time), QUESTION, max_turns=6)).final_output
@@ -72,6 +85,7 @@ def scenarios(api, suffix):
         f"tools{suffix}-one-at-a-time": settings,
         f"tools{suffix}-handoff": handoff,
         f"structured{suffix}": structured,
+        f"stream-failure{suffix}": stream_failure,
     }
 
 

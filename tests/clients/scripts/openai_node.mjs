@@ -3,8 +3,8 @@ import OpenAI from 'openai';
 import { zodResponseFormat, zodTextFormat } from 'openai/helpers/zod';
 import { z } from 'zod';
 import {
-  BASE, KEY, MODEL, QUESTION, TIMEOUT, TOOLS, WEATHER_QUESTION,
-  add, check, checkWeather, forced, getWeather, main, runTool,
+  BASE, FAILURE_QUESTION, KEY, MODEL, QUESTION, TIMEOUT, TOOLS, WEATHER_QUESTION,
+  add, check, checkWeather, failure, forced, getWeather, main, runTool,
 } from './common.mjs';
 
 const client = new OpenAI({ baseURL: BASE, apiKey: KEY, timeout: TIMEOUT });
@@ -105,6 +105,17 @@ async function embeddings() {
   check(data.length === 2 && data[1].embedding.length > 0, data);
 }
 
+async function drain(stream) {
+  for await (const event of stream) void event;
+}
+
+async function streamFailure() {
+  const fields = { model: MODEL, messages: [{ role: 'user', content: FAILURE_QUESTION }] };
+  await failure(async () => drain(await client.chat.completions.create({ ...fields, stream: true })));
+  await failure(() => client.chat.completions.stream(fields).finalChatCompletion());
+  await failure(async () => drain(await client.responses.create({ model: MODEL, input: FAILURE_QUESTION, stream: true })));
+}
+
 await main({
   'tools': () => chatLoop(whole),
   'tools-stream': () => chatLoop(helperStream),
@@ -117,4 +128,5 @@ await main({
   'structured-responses': structuredResponses,
   'models': models,
   'embeddings': embeddings,
+  'stream-failure': streamFailure,
 });

@@ -8,6 +8,7 @@ from typing import Literal
 import openai
 from common import (
     BASE,
+    FAILURE_QUESTION,
     KEY,
     LENIENT,
     MODEL,
@@ -16,6 +17,7 @@ from common import (
     TOOLS,
     WEATHER_QUESTION,
     check_weather,
+    failure,
     forced,
     main,
     refusal,
@@ -285,6 +287,18 @@ def every_parameter():
     assert all(len(token.top_logprobs) == 2 for token in answer.choices[0].logprobs.content)
 
 
+def stream_failure():
+    ask = {"model": MODEL, "messages": [{"role": "user", "content": FAILURE_QUESTION}]}
+    failure(lambda: list(client.chat.completions.create(stream=True, **ask)))
+    failure(lambda: list(client.responses.create(model=MODEL, input=FAILURE_QUESTION, stream=True)))
+
+    def helper():
+        with client.chat.completions.stream(**ask) as stream:
+            stream.until_done()
+
+    failure(helper)
+
+
 def errors():
     """Each refusal arrives as the exception class that the SDK has for it, its message kept."""
     ask = [{"role": "user", "content": "hi"}]
@@ -318,5 +332,6 @@ main(
         "embeddings": embeddings,
         "every-parameter": every_parameter,
         "errors": errors,
+        "stream-failure": stream_failure,
     }
 )

@@ -1,6 +1,18 @@
 """pydantic-ai: the strictest reader of answers, with its four ways to structured output."""
 
-from common import BASE, KEY, MODEL, QUESTION, WEATHER_QUESTION, add, check_weather, get_weather, main
+from common import (
+    BASE,
+    FAILURE,
+    FAILURE_QUESTION,
+    KEY,
+    MODEL,
+    QUESTION,
+    WEATHER_QUESTION,
+    add,
+    check_weather,
+    get_weather,
+    main,
+)
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, PromptedOutput
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -75,6 +87,16 @@ async def parameters():
     assert answer.usage.output_tokens > 0
 
 
+async def stream_failure():
+    for kind in (OpenAIChatModel, OpenAIResponsesModel):
+        try:
+            async with Agent(model(kind)).run_stream(FAILURE_QUESTION) as result:
+                said = await result.get_output()
+        except Exception as exc:
+            said = str(exc)
+        assert FAILURE in said, said
+
+
 main(
     {
         "tools": tools(OpenAIChatModel),
@@ -88,5 +110,6 @@ main(
         "tools-responses": tools(OpenAIResponsesModel),
         "tools-responses-stream": tools_stream(OpenAIResponsesModel),
         "parameters": parameters,
+        "stream-failure": stream_failure,
     }
 )

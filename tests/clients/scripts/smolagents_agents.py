@@ -1,6 +1,6 @@
 """smolagents: tool_choice required on every turn, stop strings, the history as text."""
 
-from common import BASE, CALLS, KEY, LENIENT, MODEL, QUESTION, add, get_weather, main
+from common import BASE, CALLS, FAILURE_QUESTION, KEY, LENIENT, MODEL, QUESTION, add, failure, get_weather, main
 from smolagents import OpenAIServerModel, ToolCallingAgent, tool
 
 TOOLS = [tool(get_weather), tool(add)]
@@ -16,4 +16,10 @@ def run(**options):
     return answer
 
 
-main({"tools": run, "tools-stream": lambda: run(stream_outputs=True)})
+def stream_failure():
+    model = OpenAIServerModel(model_id=MODEL, api_base=BASE, api_key=KEY)
+    ask = [{"role": "user", "content": [{"type": "text", "text": FAILURE_QUESTION}]}]
+    failure(lambda: list(model.generate_stream(ask)))
+
+
+main({"stream-failure": stream_failure, "tools": run, "tools-stream": lambda: run(stream_outputs=True)})

@@ -3,7 +3,7 @@ import { createOpenAI } from '@ai-sdk/openai';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { Output, generateObject, generateText, stepCountIs, streamText, tool } from 'ai';
 import { z } from 'zod';
-import { BASE, KEY, LENIENT, MODEL, QUESTION, WEATHER_QUESTION, add, check, checkWeather, getWeather, main } from './common.mjs';
+import { BASE, FAILURE_QUESTION, KEY, LENIENT, MODEL, QUESTION, WEATHER_QUESTION, add, check, checkWeather, failure, getWeather, main } from './common.mjs';
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
 const Weather = z.object({ city: z.string(), temperature_c: z.number(), conditions: z.array(z.string()) });
@@ -51,6 +51,16 @@ async function parameters() {
   check(text && usage.outputTokens > 0, usage);
 }
 
+async function streamFailure() {
+  for (const model of [compatible(), openai.chat(MODEL), openai(MODEL)]) {
+    await failure(async () => {
+      for await (const part of streamText({ model, prompt: FAILURE_QUESTION, onError: () => {} }).fullStream) {
+        if (part.type === 'error') throw part.error;
+      }
+    });
+  }
+}
+
 await main({
   'tools': () => whole(compatible()),
   'tools-stream': () => stream(compatible()),
@@ -64,4 +74,5 @@ await main({
   'structured-output': structuredOutput,
   'structured-responses': () => object(openai(MODEL)),
   'parameters': parameters,
+  'stream-failure': streamFailure,
 });
