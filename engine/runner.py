@@ -51,13 +51,22 @@ def _is_native(config: EngineConfig, checkpoint: Checkpoint) -> bool:
         return False
     from engine.executor.native_executor import refuses
 
-    reason = refuses(config, checkpoint.config)
+    reason = _beyond_native(checkpoint) or refuses(config, checkpoint.config)
     if reason is None:
         return True
     if config.runner == "native":
         raise ValueError(f"{reason}; start with --runner torch.")
     logger.info("using the torch runner: %s", reason)
     return False
+
+
+def _beyond_native(checkpoint: Checkpoint) -> str | None:
+    """What only the torch runner computes, known before any kernel is compiled."""
+    if checkpoint.config.moe is not None:
+        return "the native runner has no mixture of experts"
+    if checkpoint.config.quantization is not None:
+        return f"the native runner cannot read {checkpoint.config.quantization.method} weights"
+    return None
 
 
 def _may_use_gpu(config: EngineConfig) -> bool:
@@ -128,6 +137,8 @@ def _quantization(config: EngineConfig, checkpoint: Checkpoint, runner: str) -> 
         return config.quantization
     if checkpoint.format == "gguf":
         return "gguf"
+    if checkpoint.config.quantization is not None:
+        return checkpoint.config.quantization.method
     return "int8" if runner == "native" else "none"
 
 

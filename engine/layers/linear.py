@@ -41,7 +41,7 @@ class MergedColumnParallelLinear:
     def __init__(self, weights: WeightLoader, names: list[str], method: LinearMethod, tp: TensorParallel) -> None:
         shards = []
         for name in names:
-            outputs = weights.checkpoint.shape(f"{name}.weight")[0]
+            outputs = weights.checkpoint.linear_shape(name)[0]
             shards.append(Shard(name, tp.share(outputs, f"outputs of {name}")))
         self._op = method.load(weights, shards)
 
@@ -53,7 +53,7 @@ class RowParallelLinear:
     """Inputs split over ranks, outputs summed: x [T, in / size] -> [T, out] on every rank."""
 
     def __init__(self, weights: WeightLoader, name: str, method: LinearMethod, tp: TensorParallel) -> None:
-        columns = tp.share(weights.checkpoint.shape(f"{name}.weight")[1], f"inputs of {name}")
+        columns = tp.share(weights.checkpoint.linear_shape(name)[1], f"inputs of {name}")
         shard = Shard(name, columns=columns if tp.size > 1 else None, bias=tp.rank == 0)
         self._op = method.load(weights, [shard])
         self._tp = tp

@@ -3,6 +3,8 @@ a SiLU-gated MLP. What differs is in ModelConfig and in which tensors the checkp
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from engine.distributed import TensorParallel
@@ -46,13 +48,19 @@ class LlamaMLP:
         return self._down_proj(silu_and_mul(self._gate_up_proj(x)))
 
 
+MLPFactory = Callable[[WeightLoader, int, LinearMethod, TensorParallel], Callable[[torch.Tensor], torch.Tensor]]
+"""Loads the MLP of one layer: [T, hidden] -> [T, hidden]."""
+
+
 class LlamaDecoderLayer:
-    def __init__(self, weights: WeightLoader, layer: int, method: LinearMethod, tp: TensorParallel) -> None:
+    def __init__(
+        self, weights: WeightLoader, layer: int, method: LinearMethod, tp: TensorParallel, make_mlp: MLPFactory
+    ) -> None:
         prefix = f"model.layers.{layer}"
         self._input_layernorm = RMSNorm(weights, f"{prefix}.input_layernorm")
         self._self_attn = LlamaAttention(weights, layer, method, tp)
         self._post_attention_layernorm = RMSNorm(weights, f"{prefix}.post_attention_layernorm")
-        self._mlp = LlamaMLP(weights, layer, method, tp)
+        self._mlp = make_mlp(weights, layer, method, tp)
 
     def __call__(
         self,
@@ -70,10 +78,18 @@ class LlamaDecoderLayer:
 class LlamaForCausalLM:
     """Loads its weights at construction. ``max_positions`` bounds the rotary tables."""
 
-    def __init__(self, weights: WeightLoader, method: LinearMethod, tp: TensorParallel, *, max_positions: int) -> None:
+    def __init__(
+        self,
+        weights: WeightLoader,
+        method: LinearMethod,
+        tp: TensorParallel,
+        *,
+        max_positions: int,
+        make_mlp: MLPFactory = LlamaMLP,
+    ) -> None:
         config = weights.config
         self._embed_tokens = VocabParallelEmbedding(weights, "model.embed_tokens", tp)
-        self._layers = [LlamaDecoderLayer(weights, layer, method, tp) for layer in range(config.num_layers)]
+        self._layers = [LlamaDecoderLayer(weights, layer, method, tp, make_mlp) for layer in range(config.num_layers)]
         self._norm = RMSNorm(weights, "model.norm")
         tied = self._embed_tokens if config.tie_word_embeddings else None
         self._lm_head = LMHead(weights, method, tp, tied=tied)

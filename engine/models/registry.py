@@ -9,6 +9,7 @@ import torch
 from engine.distributed import TensorParallel
 from engine.models.batch import ModelBatch
 from engine.models.llama import LlamaForCausalLM
+from engine.models.qwen3_moe import load_qwen3_moe
 from engine.quantization.base import LinearMethod
 from engine.weights.config import Architecture
 from engine.weights.torch_loader import WeightLoader
@@ -20,10 +21,17 @@ class CausalLM(Protocol):
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
 
 
-_MODELS: dict[Architecture, type[LlamaForCausalLM]] = {
+class ModelFactory(Protocol):
+    def __call__(
+        self, weights: WeightLoader, method: LinearMethod, tp: TensorParallel, *, max_positions: int
+    ) -> CausalLM: ...
+
+
+_MODELS: dict[Architecture, ModelFactory] = {
     "llama": LlamaForCausalLM,
     "qwen2": LlamaForCausalLM,
     "qwen3": LlamaForCausalLM,
+    "qwen3_moe": load_qwen3_moe,
 }
 
 

@@ -38,6 +38,10 @@ class LinearMethod(Protocol):
         """One op whose outputs are those of ``shards``, one after the other, over the same input."""
         ...
 
+    def matrix(self, weights: WeightLoader, shard: Shard) -> torch.Tensor:
+        """The shard's weight as a plain matrix in the model's dtype on its device (experts are stacked from these)."""
+        ...
+
     def wrap(self, weight: torch.Tensor) -> LinearOp:
         """An op over a matrix [out, in] that somebody else owns (a tied embedding)."""
         ...

@@ -42,12 +42,16 @@ class UnquantizedLinearMethod:
         weight = torch.empty((sum(counts), width), dtype=weights.dtype, device=weights.device)
         for part, shard in zip(weight.split_with_sizes(counts), shards):
             weights.fill(part, f"{shard.name}.weight", shard.rows, shard.columns)
-        return self._op(weight, _load_bias(weights, shards))
+        return self.over(weight, load_bias(weights, shards))
+
+    def matrix(self, weights: WeightLoader, shard: Shard) -> torch.Tensor:
+        return weights.matrix(f"{shard.name}.weight", shard.rows, shard.columns)
 
     def wrap(self, weight: torch.Tensor) -> LinearOp:
-        return self._op(weight, None)
+        return self.over(weight, None)
 
-    def _op(self, weight: torch.Tensor, bias: torch.Tensor | None) -> LinearOp:
+    def over(self, weight: torch.Tensor, bias: torch.Tensor | None) -> LinearOp:
+        """An op over a matrix in memory."""
         if weight.device.type != "cpu":
             return UnquantizedLinear(weight, bias, ())
         key = (*weight.shape, weight.dtype, bias is None)
@@ -56,7 +60,7 @@ class UnquantizedLinearMethod:
         return UnquantizedLinear(weight, bias, self._proven[key])
 
 
-def _load_bias(weights: WeightLoader, shards: Sequence[Shard]) -> torch.Tensor | None:
+def load_bias(weights: WeightLoader, shards: Sequence[Shard]) -> torch.Tensor | None:
     if not weights.has(f"{shards[0].name}.bias") or not shards[0].bias:
         return None
     return torch.cat([weights.vector(f"{shard.name}.bias", shard.rows) for shard in shards])

@@ -16,7 +16,8 @@ from engine.weights.errors import WeightsError
 from engine.weights.gguf_config import canonical_tensors, config_from_gguf, unpermute
 from engine.weights.gguf_file import GGUFFile
 from engine.weights.hf_config import config_from_hf
-from engine.weights.layout import expected_tensors
+from engine.weights.layout import expected_tensors, linear_shapes
+from engine.weights.quantization import PACKED_TYPES
 from engine.weights.safetensors_file import INDEX_NAME, SINGLE_NAME, open_safetensors, read_json_object
 from engine.weights.tensors import FloatArray, MappedFile, RawTensor
 
@@ -46,6 +47,7 @@ class Checkpoint:
         self._tensors = tensors
         self._files = tuple(files)
         self._row_orders = row_orders or {}
+        self._linears = linear_shapes(config)
         self._check()
 
     def _check(self) -> None:
@@ -56,7 +58,17 @@ class Checkpoint:
                 raise WeightsError(f"{source}: tensor {name} is missing")
             if self._tensors[name].shape != shape:
                 raise WeightsError(f"{source}: tensor {name} has shape {self._tensors[name].shape}, expected {shape}")
+            self._check_type(name, source)
         self._tensors = {name: self._tensors[name] for name in expected}
+
+    def _check_type(self, name: str, source: Path) -> None:
+        module, _, suffix = name.rpartition(".")
+        quantization, found = self.config.quantization, self._tensors[name].type
+        wanted = None
+        if quantization is not None and module in self._linears and quantization.covers(module):
+            wanted = quantization.stored_type(suffix)
+        if found != wanted if wanted is not None else found in PACKED_TYPES:
+            raise WeightsError(f"{source}: tensor {name} has dtype {found}, expected {wanted or 'floats'}")
 
     def tensor_names(self) -> tuple[str, ...]:
         """Exactly the tensors that this config's model has, in the order of its layers."""
@@ -80,6 +92,12 @@ class Checkpoint:
             return tensor.to_float32()[rows]
         start, stop, _ = rows.indices(tensor.shape[0])
         return tensor.rows(start, stop).to_float32()
+
+    def linear_shape(self, module: str) -> tuple[int, int]:
+        """(outputs, inputs) of a linear, however its weight is stored."""
+        if module not in self._linears:
+            raise WeightsError(f"{self._files[0].path}: this model has no {module}")
+        return self._linears[module]
 
     def stored_bytes(self) -> int:
         return sum(tensor.data.nbytes for tensor in self._tensors.values())

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.weights.errors import WeightsError
+from engine.weights.quantization import QuantizationConfig
 
-Architecture = Literal["llama", "qwen2", "qwen3"]
-ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
-SUPPORTED = "Qwen2/Qwen2.5 (qwen2), Qwen3 (qwen3), Llama and SmolLM2 (llama)"
+Architecture = Literal["llama", "qwen2", "qwen3", "qwen3_moe"]
+ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3", "qwen3_moe")
+SUPPORTED = "Qwen2/Qwen2.5 (qwen2), Qwen3 (qwen3, qwen3_moe), Llama and SmolLM2 (llama)"
 
 RopeType = Literal["default", "linear", "llama3", "yarn"]
 
@@ -39,11 +40,25 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MoEConfig:
+    """num_experts MLPs of intermediate_size, of which each token takes top_k. normalise: their weights sum to 1.
+    dense_layers: layers with an ordinary MLP instead."""
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+    normalise: bool
+    dense_layers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A decoder-only transformer of the Llama family.
 
     vocab_size is the width of the logits. qkv_bias, o_bias and qk_norm say which extra tensors exist.
-    max_positions is the longest context the checkpoint claims, rope scaling included.
+    max_positions is the longest context the checkpoint claims, rope scaling included. moe: the experts, where
+    the MLPs are mixtures. quantization: how linears are stored, where they are not plain floats (GGUF blocks count
+    as plain: every tensor names its own type).
     """
 
     architecture: Architecture
@@ -61,6 +76,8 @@ class ModelConfig:
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: bool = False
+    moe: MoEConfig | None = None
+    quantization: QuantizationConfig | None = None
 
     @property
     def q_size(self) -> int:
@@ -87,6 +104,8 @@ def validate_config(config: ModelConfig, source: str) -> None:
         value = getattr(config, name)
         if not 0 < value <= _MAX_DIMENSION:
             raise WeightsError(f"{source}: {name} is {value}, expected a number between 1 and {_MAX_DIMENSION}")
+    if config.moe is not None:
+        _validate_moe(config.moe, source)
     if config.num_heads % config.num_kv_heads:
         raise WeightsError(
             f"{source}: {config.num_heads} attention heads cannot share {config.num_kv_heads} key/value heads"
@@ -100,6 +119,13 @@ def validate_config(config: ModelConfig, source: str) -> None:
         raise WeightsError(f"{source}: rope theta {rope.theta} with factor {rope.factor}")
     if rope.freq_factors and len(rope.freq_factors) != config.head_dim // 2:
         raise WeightsError(f"{source}: {len(rope.freq_factors)} rope frequency factors for head_dim {config.head_dim}")
+
+
+def _validate_moe(moe: MoEConfig, source: str) -> None:
+    if not 0 < moe.top_k <= moe.num_experts <= 4096:
+        raise WeightsError(f"{source}: {moe.top_k} experts per token of {moe.num_experts}")
+    if not 0 < moe.intermediate_size <= _MAX_DIMENSION:
+        raise WeightsError(f"{source}: moe_intermediate_size is {moe.intermediate_size}")
 
 
 def unknown_architecture(source: str, name: str) -> WeightsError:

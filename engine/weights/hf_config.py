@@ -10,12 +10,14 @@ from engine.weights.config import (
     ARCHITECTURES,
     Architecture,
     ModelConfig,
+    MoEConfig,
     RopeConfig,
     RopeType,
     unknown_architecture,
     validate_config,
 )
 from engine.weights.errors import WeightsError
+from engine.weights.quantization import quantization_from_hf
 
 _ROPE_TYPES: dict[str, RopeType] = {"default": "default", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 
@@ -25,6 +27,7 @@ def config_from_hf(raw: dict[str, Any], source: str) -> ModelConfig:
     reader = _Fields(raw, source)
     architecture = _architecture(raw, source)
     _refuse_unsupported(raw, source)
+    qwen3 = architecture in ("qwen3", "qwen3_moe")
     heads = reader.integer("num_attention_heads")
     hidden = reader.integer("hidden_size")
     bias = reader.boolean("attention_bias", False)
@@ -39,7 +42,7 @@ def config_from_hf(raw: dict[str, Any], source: str) -> ModelConfig:
         num_layers=reader.integer("num_hidden_layers"),
         num_heads=heads,
         num_kv_heads=reader.integer("num_key_value_heads", heads),
-        head_dim=reader.integer("head_dim", 128 if architecture == "qwen3" else hidden // max(heads, 1)),
+        head_dim=reader.integer("head_dim", 128 if qwen3 else hidden // max(heads, 1)),
         intermediate_size=reader.integer("intermediate_size"),
         rms_norm_eps=reader.real("rms_norm_eps", 1e-6),
         max_positions=max_positions,
@@ -47,7 +50,9 @@ def config_from_hf(raw: dict[str, Any], source: str) -> ModelConfig:
         tie_word_embeddings=reader.boolean("tie_word_embeddings", False),
         qkv_bias=architecture == "qwen2" or bias,
         o_bias=architecture != "qwen2" and bias,
-        qk_norm=architecture == "qwen3",
+        qk_norm=qwen3,
+        moe=_moe(raw, reader) if architecture == "qwen3_moe" else None,
+        quantization=quantization_from_hf(raw.get("quantization_config"), source),
     )
     validate_config(config, source)
     return config
@@ -59,20 +64,29 @@ def _architecture(raw: dict[str, Any], source: str) -> Architecture:
     named = classes[0] if isinstance(classes, list) and classes else None
     for architecture in ARCHITECTURES:
         if architecture == model_type:
-            expected = f"{architecture.capitalize()}ForCausalLM"
+            expected = "".join(part.capitalize() for part in architecture.split("_")) + "ForCausalLM"
             if named not in (None, expected):
                 raise unknown_architecture(source, str(named))
             return architecture
     raise unknown_architecture(source, str(named or model_type or "(none)"))
 
 
+def _moe(raw: dict[str, Any], reader: _Fields) -> MoEConfig:
+    """Layer i is a mixture where (i + 1) is a multiple of decoder_sparse_step, unless mlp_only_layers has it."""
+    step, dense = reader.integer("decoder_sparse_step", 1), raw.get("mlp_only_layers") or []
+    if step < 1 or not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
+        raise WeightsError(f"{reader.source}: decoder_sparse_step {step} with mlp_only_layers {dense!r}")
+    layers = range(min(reader.integer("num_hidden_layers"), 1 << 16))
+    return MoEConfig(
+        num_experts=reader.integer("num_experts" if raw.get("num_experts") is not None else "num_local_experts"),
+        top_k=reader.integer("num_experts_per_tok"),
+        intermediate_size=reader.integer("moe_intermediate_size"),
+        normalise=reader.boolean("norm_topk_prob", False),
+        dense_layers=frozenset(layer for layer in layers if layer in dense or (layer + 1) % step),
+    )
+
+
 def _refuse_unsupported(raw: dict[str, Any], source: str) -> None:
-    quantization = raw.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else "?"
-        raise WeightsError(
-            f"{source}: weights quantized with '{method}' are not supported; use GGUF or unquantized weights"
-        )
     if raw.get("hidden_act", "silu") != "silu":
         raise WeightsError(f"{source}: activation '{raw['hidden_act']}' is not supported (silu is)")
     if raw.get("mlp_bias"):

@@ -14,7 +14,9 @@ from engine.weights.errors import WeightsError
 from engine.weights.tensors import MappedFile, RawTensor, make_tensor
 
 _MAX_HEADER: Final = 100_000_000
-_DTYPES: Final = {"F32": 4, "F16": 2, "BF16": 2}
+_SUPPORTED: Final = "float32, float16, bfloat16 and, for quantized weights, int32 and float8_e4m3"
+_DTYPES: Final = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "F8_E4M3": 1}
+"""The last two hold quantized weights, which only engine.quantization reads."""
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
 
@@ -52,7 +54,7 @@ class SafetensorsFile:
             raise WeightsError(f"{where} has no description")
         dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
-            raise WeightsError(f"{where} has dtype {dtype}; float32, float16 and bfloat16 are supported")
+            raise WeightsError(f"{where} has dtype {dtype}; {_SUPPORTED} are supported")
         if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
             raise WeightsError(f"{where} has a damaged shape or offsets")
         begin, end = start + offsets[0], start + offsets[1]
@@ -61,9 +63,9 @@ class SafetensorsFile:
         size = math.prod(shape) * _DTYPES[dtype]
         if end - begin != size:
             raise WeightsError(f"{where} has {end - begin} bytes, its shape {shape} of {dtype} needs {size}")
-        if size == 0 or not shape:
+        if size == 0:
             raise WeightsError(f"{where} is empty")
-        self.tensors[name] = make_tensor(dtype, tuple(shape), self.file.data[begin:end])
+        self.tensors[name] = make_tensor(dtype, tuple(shape) or (1,), self.file.data[begin:end])
         return begin, end
 
     def _check_cover(self, spans: list[tuple[int, int, str]], start: int) -> None:

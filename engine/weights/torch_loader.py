@@ -79,6 +79,17 @@ class WeightLoader:
         self._advance(name, 1.0)
         return values.to(dtype=self.dtype, device=self.device)
 
+    def packed(self, name: str) -> torch.Tensor:
+        """A tensor of a quantized weight as it is stored: int32, float8_e4m3fn, or floats as float32; on the CPU."""
+        raw = self.checkpoint.stored(name)
+        kind = {"I32": torch.int32, "F8_E4M3": torch.float8_e4m3fn}.get(raw.type)
+        if kind is None:
+            values = torch.from_numpy(self.checkpoint.read(name))
+        else:
+            values = torch.from_numpy(raw.data.copy()).view(-1).view(kind).view(raw.shape)
+        self._advance(name, 1.0)
+        return values
+
     def _advance(self, name: str, share: float) -> None:
         self._done += int(self.checkpoint.stored(name).data.nbytes * share)
         if self._progress is not None:

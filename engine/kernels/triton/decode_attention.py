@@ -112,8 +112,7 @@ def _decode_kernel(
     mine = members < GROUP
     held = mine[:, None] & inside[None, :]
     q = tl.load(q_ptr + row * q_stride + heads[:, None] * q_head + columns[None, :], mask=held, other=0.0)
-    best = tl.full([BLOCK_G], -float("inf"), tl.float32)
-    total = tl.zeros([BLOCK_G], tl.float32)
+    best, total = tl.full([BLOCK_G], -float("inf"), tl.float32), tl.zeros([BLOCK_G], tl.float32)
     acc = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
     for start in range(begin, end, BLOCK_N):
         place = start + tl.arange(0, BLOCK_N)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from engine.kernels.quant_weight import QuantWeight
 from engine.kernels.triton.autotune import tune_table
 from engine.kernels.triton.common import INTERPRETED, cdiv, check_rows, dot, row_bucket
-
-Kind = Literal["int8", "int4", "fp8"]
 
 _CONFIGS = (
     {"BLOCK_N": 64, "num_warps": 4, "num_stages": 4},
@@ -22,56 +19,6 @@ _CONFIGS = (
     {"BLOCK_N": 128, "num_warps": 8, "num_stages": 3},
 )
 _MAX_BLOCK_K: Final = 128
-
-
-@dataclass(frozen=True, slots=True)
-class QuantWeight:
-    """A matrix [n, k]; ``w[i, j] = (q[i, j] - zeros[i, j // group_k]) * scales[i // group_n, j // group_k]``.
-
-    data: int8 or float8_e4m3fn [n, k]; for int4 uint8 [n, k / 2] where byte j of a group of g values holds value j
-    in its low and value j + g / 2 in its high nibble, so that both halves meet contiguous inputs.
-    scales: float32 [n / group_n, k / group_k], rounded up. zeros: float32 [n, k / group_k], int4 only.
-    """
-
-    kind: Kind
-    data: torch.Tensor
-    scales: torch.Tensor
-    group_n: int
-    group_k: int
-    zeros: torch.Tensor | None = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.data.shape[0], self.data.shape[1] * (2 if self.kind == "int4" else 1)
-
-
-def pack_int4(q: torch.Tensor, group: int) -> torch.Tensor:
-    """q [n, k] of values 0 .. 15 -> uint8 [n, k / 2] in QuantWeight's order."""
-    halves = q.to(torch.uint8).view(q.shape[0], -1, 2, group // 2)
-    return (halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(q.shape[0], -1).contiguous()
-
-
-def unpack_int4(data: torch.Tensor, group: int) -> torch.Tensor:
-    """The inverse of pack_int4, uint8 [n, k]."""
-    halves = data.view(data.shape[0], -1, group // 2)
-    return torch.stack((halves & 15, halves >> 4), dim=2).reshape(data.shape[0], -1)
-
-
-def dequantize(weight: QuantWeight) -> torch.Tensor:
-    """[n, k] float32."""
-    n, k = weight.shape
-    values = unpack_int4(weight.data, weight.group_k) if weight.kind == "int4" else weight.data
-    rows = torch.arange(n, device=values.device) // weight.group_n
-    columns = torch.arange(k, device=values.device) // weight.group_k
-    wide = values.float()
-    if weight.zeros is not None:
-        wide = wide - weight.zeros[:, columns]
-    return wide * weight.scales[rows][:, columns]
-
-
-def quant_linear_ref(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
-    out = F.linear(x.float(), dequantize(weight))
-    return (out if bias is None else out + bias.float()).to(x.dtype)
 
 
 def block_k(weight: QuantWeight) -> int:

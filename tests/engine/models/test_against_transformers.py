@@ -10,12 +10,12 @@ from transformers import LlamaForCausalLM
 
 from engine.weights.checkpoint import open_checkpoint
 from tests.engine.executor.driver import Sequences, load, run_whole
-from tests.engine.models.tiny import VARIANTS, make_model, random_tokens, reference_logits, save
+from tests.engine.models.tiny import MOE_VARIANTS, VARIANTS, make_model, random_tokens, reference_logits, save
 
 TOLERANCE = 1e-4
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, *MOE_VARIANTS])
 def test_logits_equal_transformers_at_all_positions(variant, tmp_path):
     model = make_model(variant)
     executor = load(save(model, tmp_path))
@@ -25,7 +25,7 @@ def test_logits_equal_transformers_at_all_positions(variant, tmp_path):
     assert (run_whole(executor, tokens) - expected).abs().max() <= TOLERANCE
 
 
-@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama-llama3"])
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama-llama3", "moe"])
 def test_chunks_on_shuffled_pages_equal_transformers(variant, tmp_path):
     model = make_model(variant)
     sequences = Sequences(load(save(model, tmp_path), page_size=4))

@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 BASE = {
     "vocab_size": 199,
@@ -58,7 +67,16 @@ _CLASSES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
+MOE = {"head_dim": 32, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True}
+MOE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "moe": ("qwen3_moe", MOE),
+    "moe-mixed": ("qwen3_moe", {**MOE, "mlp_only_layers": [1], "norm_topk_prob": False}),
+    "moe-every-second": ("qwen3_moe", {**MOE, "decoder_sparse_step": 2, "num_experts_per_tok": 1}),
+    "moe-wide": ("qwen3_moe", {**MOE, "moe_intermediate_size": 48, "num_experts": 5, "num_experts_per_tok": 5}),
+}
+"""Apart from VARIANTS: the native runner has no experts."""
 
 
 def make_model(variant: str, *, seed: int = 0, scale: float = 0.25, **changes: Any) -> Any:
@@ -66,7 +84,7 @@ def make_model(variant: str, *, seed: int = 0, scale: float = 0.25, **changes: A
 
     ``scale`` is large on purpose: attention is then far from uniform, and a wrong rotation shows.
     """
-    architecture, settings = VARIANTS[variant]
+    architecture, settings = {**VARIANTS, **MOE_VARIANTS}[variant]
     config_class, model_class = _CLASSES[architecture]
     model = model_class(config_class(**{**BASE, **settings, **changes})).eval()
     generator = torch.Generator().manual_seed(seed)

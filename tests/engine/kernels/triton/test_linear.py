@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.kernels.quant_weight import QuantWeight, dequantize, pack_int4, quant_linear_ref, unpack_int4
 from engine.kernels.triton.gate_up import gate_up, gate_up_ref
 from engine.kernels.triton.grouped_mlp import Routing, grouped_mlp, grouped_mlp_ref, sort_by_expert
-from engine.kernels.triton.quant_linear import (
-    QuantWeight,
-    dequantize,
-    pack_int4,
-    quant_linear,
-    quant_linear_ref,
-    refuses,
-    unpack_int4,
-)
+from engine.kernels.triton.quant_linear import quant_linear, refuses
 from tests.engine.kernels.triton.cases import DEVICE, assert_near, randn
 
 DTYPES = [torch.float32, torch.bfloat16]

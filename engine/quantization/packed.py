@@ -1,0 +1,108 @@
+"""Linears of quantized checkpoints: kept packed where the kernel for them runs, else made plain while loading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from engine.kernels.quant_weight import QuantWeight, dequantize
+from engine.quantization.base import LinearOp, Shard
+from engine.quantization.unquantized import UnquantizedLinearMethod, load_bias
+from engine.weights.quantization import QuantizationConfig
+from engine.weights.torch_loader import WeightLoader
+
+Reader = Callable[[WeightLoader, QuantizationConfig, Shard], QuantWeight | torch.Tensor]
+"""One format: a shard of a linear -> its QuantWeight on the CPU, with a scale for every row (group_n 1); or, where
+it cannot be one, the plain matrix in float32."""
+
+
+class PackedLinear:
+    """y = x W^T + b on a GPU, W dequantized in registers."""
+
+    def __init__(self, weight: QuantWeight, bias: torch.Tensor | None) -> None:
+        from engine.kernels.triton.quant_linear import quant_linear
+
+        self.weight = weight
+        self.bias = bias
+        self._multiply = quant_linear
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._multiply(x, self.weight, self.bias)
+
+
+class PackedLinearMethod:
+    """Modules that the checkpoint left unquantized (a head, skipped layers) are loaded as they are."""
+
+    def __init__(self, config: QuantizationConfig, read: Reader) -> None:
+        self._config = config
+        self._read = read
+        self._plain = UnquantizedLinearMethod()
+
+    def load(self, weights: WeightLoader, shards: Sequence[Shard]) -> LinearOp:
+        covered = [self._config.covers(shard.name) for shard in shards]
+        if not any(covered):
+            return self._plain.load(weights, shards)
+        bias = load_bias(weights, shards)
+        if all(covered) and weights.device.type == "cuda":
+            return self._packed(weights, [self._read(weights, self._config, shard) for shard in shards], bias)
+        return self._plain.over(torch.cat([self.matrix(weights, shard) for shard in shards]), bias)
+
+    def matrix(self, weights: WeightLoader, shard: Shard) -> torch.Tensor:
+        if not self._config.covers(shard.name):
+            return self._plain.matrix(weights, shard)
+        return _plain(self._read(weights, self._config, shard), weights)
+
+    def _packed(
+        self, weights: WeightLoader, parts: Sequence[QuantWeight | torch.Tensor], bias: torch.Tensor | None
+    ) -> LinearOp:
+        from engine.kernels.triton.quant_linear import refuses
+
+        packed = [part for part in parts if isinstance(part, QuantWeight)]
+        if len(packed) == len(parts):
+            joined = _to(_join(packed), weights.device)
+            if refuses(joined) is None:
+                return PackedLinear(joined, bias)
+        return self._plain.over(torch.cat([_plain(part, weights) for part in parts]), bias)
+
+    def wrap(self, weight: torch.Tensor) -> LinearOp:
+        return self._plain.wrap(weight)
+
+
+def _plain(part: QuantWeight | torch.Tensor, weights: WeightLoader) -> torch.Tensor:
+    values = part if isinstance(part, torch.Tensor) else dequantize(part)
+    return values.to(dtype=weights.dtype, device=weights.device)
+
+
+def _join(parts: Sequence[QuantWeight]) -> QuantWeight:
+    """Outputs one after the other."""
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    return replace(
+        parts[0],
+        data=torch.cat([part.data.view(torch.uint8) for part in parts]).view(parts[0].data.dtype),
+        scales=torch.cat([part.scales for part in parts]),
+        zeros=torch.cat(zeros) if zeros else None,
+    )
+
+
+def _to(weight: QuantWeight, device: torch.device) -> QuantWeight:
+    zeros = None if weight.zeros is None else weight.zeros.to(device)
+    return replace(weight, data=weight.data.to(device), scales=weight.scales.to(device), zeros=zeros)
+
+
+def unpack_int32(packed: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """int32 [r, c] of eight 4-bit values each -> uint8 [r, 8 c]; value j of a word is in its nibble ``order[j]``."""
+    shifts = 4 * torch.tensor(order, dtype=torch.int32)
+    return ((packed.unsqueeze(-1) >> shifts) & 15).to(torch.uint8).view(packed.shape[0], -1)
+
+
+def group_slice(columns: slice | None, group: int, name: str) -> slice:
+    """Groups of the inputs ``columns``; ValueError where a rank's share would cut one."""
+    if columns is None:
+        return slice(None)
+    if columns.start % group or columns.stop % group:
+        raise ValueError(
+            f"{name}: {columns.stop - columns.start} inputs per rank cut its groups of {group}; use fewer ranks"
+        )
+    return slice(columns.start // group, columns.stop // group)
