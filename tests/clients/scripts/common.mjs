@@ -29,7 +29,7 @@ export const TOOLS = [
 ];
 
 // A real model is made to call on its first turn and to answer afterwards.
-export const forced = (turn) => (LENIENT ? { tool_choice: turn ? 'none' : 'required' } : {});
+export const forced = (turn) => (LENIENT ? { tool_choice: turn ? 'none' : 'required', temperature: 0 } : {});
 
 export function check(condition, what) {
   if (!condition) throw new Error(`check failed: ${JSON.stringify(what)}`);

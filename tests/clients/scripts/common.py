@@ -27,6 +27,7 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 BASE = os.environ.get("BASE", "http://127.0.0.1:8000/v1")
 MODEL = os.environ.get("MODEL", "test-model")
 LENIENT = os.environ.get("LENIENT") == "1"
+GREEDY = {"temperature": 0} if LENIENT else {}
 TIMEOUT = float(os.environ.get("TIMEOUT", "30"))
 KEY = "sk-test"
 QUESTION = "What is the weather in Paris, and what is 2 + 3? Use the tools."
@@ -95,7 +96,7 @@ def _lenient():
 
 def forced(turn):
     """A real model is made to call on its first turn and to answer afterwards."""
-    return {"tool_choice": "none" if turn else "required"} if LENIENT else {}
+    return {"tool_choice": "none" if turn else "required", **GREEDY} if LENIENT else {}
 
 
 def check_weather(value):

@@ -9,6 +9,7 @@ import openai
 from common import (
     BASE,
     FAILURE_QUESTION,
+    GREEDY,
     KEY,
     LENIENT,
     MODEL,
@@ -166,7 +167,7 @@ def legacy_functions():
 
 def structured():
     ask = [{"role": "user", "content": WEATHER_QUESTION}]
-    answer = client.chat.completions.parse(model=MODEL, messages=ask, response_format=Weather)
+    answer = client.chat.completions.parse(model=MODEL, messages=ask, response_format=Weather, **GREEDY)
     check_weather(answer.choices[0].message.parsed)
 
 
