@@ -1,0 +1,1 @@
+"""Serving workloads against any OpenAI-compatible /v1/chat/completions: ``python -m benchmarks.serving``."""
