@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,6 @@ async def test_openais_strict_stream_helper_takes_it(make_gateway: Callable[...,
 
 def _sdk(gateway: Gateway) -> AsyncOpenAI:
     transport = openai.DefaultAsyncHttpxClient
-    module = __import__(transport.__mro__[1].__module__.partition(".")[0])
+    module = importlib.import_module(transport.__mro__[1].__module__.partition(".")[0])
     client = module.AsyncClient(transport=module.ASGITransport(app=gateway.app, client=("127.0.0.1", 1)))
     return AsyncOpenAI(api_key="k", base_url="http://localhost/v1", http_client=client, max_retries=0)
