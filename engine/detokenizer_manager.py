@@ -30,7 +30,9 @@ class DecodeState:
         self.detokenizer = IncrementalDetokenizer(
             table, skip_special_tokens=params.skip_special_tokens, keep_special=params.keep_special
         )
-        self.stops = StopMatcher(params.stop, start_after=params.stop_after, min_tokens=params.min_tokens)
+        self.stops = StopMatcher(
+            params.stop, start_after=params.stop_after, opener=params.stop_opener, min_tokens=params.min_tokens
+        )
         self.keep = frozenset(params.keep_special)
         self.num_tokens = 0
         self.prompt_tokens = 0

@@ -72,6 +72,7 @@ class GenerateReqInput(msgspec.Struct, frozen=True, kw_only=True):
     guard: a string that the renderer put inside special-token spellings in user text so that they do not
     become special ids; removed before encoding (see chat_templates.render).
     stop_after: stop strings count only after this text (the end of reasoning) was written; "" = at once.
+    stop_opener: where not empty, stop_after is waited for only by text that begins with this.
     tenant: cache namespace; requests of different tenants never share prefix pages.
     keep_special: special tokens that stay in the text although skip_special_tokens is on (tool markers).
     """
@@ -82,6 +83,7 @@ class GenerateReqInput(msgspec.Struct, frozen=True, kw_only=True):
     guard: str = ""
     add_special_tokens: bool = False
     stop_after: str = ""
+    stop_opener: str = ""
     keep_special: tuple[str, ...] = ()
     grammar: GrammarSpec | None = None
     tenant: str = ""
@@ -130,6 +132,7 @@ class DecodeParams(msgspec.Struct, frozen=True, kw_only=True):
     keep_special: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
     stop_after: str = ""
+    stop_opener: str = ""
     min_tokens: int = 0
 
 

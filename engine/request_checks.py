@@ -84,6 +84,7 @@ def choice_request(
             keep_special=request.keep_special,
             stop=params.stop,
             stop_after=request.stop_after,
+            stop_opener=request.stop_opener,
             min_tokens=sampling.min_tokens,
         ),
         grammar=request.grammar,

@@ -95,6 +95,7 @@ class Planner:
         suffix = prompt_suffix(prompt.text, self._engine.tokenizer.eos_token)
         reasoning = dialect.reasoning
         state = reasoning_state(reasoning, suffix)
+        opener = _markers(reasoning)[0] if state == "optional" else ""
         constrained = await self.constrain(
             ConstraintPlan(
                 format=dialect.format.name,
@@ -110,7 +111,8 @@ class Planner:
             text=prompt.text,
             guard=prompt.guard,
             sampling=conversation.sampling,
-            stop_after=_markers(reasoning)[1] if state == "open" else "",
+            stop_after=_markers(reasoning)[1] if state == "open" or opener else "",
+            stop_opener=opener,
             keep_special=dialect.keep_special,
             grammar=constrained.spec,
             tenant=conversation.tenant,

@@ -282,9 +282,12 @@ def _limited(reply: Reply, request: GenerateReqInput, room: int) -> tuple[list[s
 def _stop(text: str, delta: str, request: GenerateReqInput) -> tuple[str, str] | None:
     """The part of ``delta`` before the first stop string that it completes, and that string."""
     whole = text + delta
-    start = whole.find(request.stop_after)
+    after = request.stop_after
+    if not whole.lstrip().startswith(request.stop_opener):
+        after = ""
+    start = whole.find(after)
     if start < 0:
         return None
-    start += len(request.stop_after)
+    start += len(after)
     hits = [(at, stop) for stop in request.sampling.stop if (at := whole.find(stop, start)) >= 0]
     return (whole[len(text) : min(hits)[0]], min(hits)[1]) if hits else None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+MAX_INDENT = 64
+"""White space before a text that may still be said to begin with something."""
+
 
 class StopMatcher:
     """Text in, printable text out, until a stop string ends it.
@@ -12,15 +15,30 @@ class StopMatcher:
     string ends the request, the longest one where several do; the string itself is cut off. A match that ends
     within the first ``min_tokens`` tokens, or that begins before ``start_after`` was written, is text.
     Only a tail that may still become a stop string is held back: less than the longest one.
+
+    With ``opener``, ``start_after`` is waited for only where the text, white space aside, begins with ``opener``
+    (reasoning that the model may open or not); until that is known the beginning is held back.
     """
 
-    __slots__ = ("_armed", "_held", "_min_tokens", "_seen", "_start_after", "_stops", "matched")
+    __slots__ = (
+        "_armed",
+        "_beginning",
+        "_held",
+        "_min_tokens",
+        "_opener",
+        "_seen",
+        "_start_after",
+        "_stops",
+        "matched",
+    )
 
-    def __init__(self, stops: Sequence[str], *, start_after: str = "", min_tokens: int = 0) -> None:
+    def __init__(self, stops: Sequence[str], *, start_after: str = "", opener: str = "", min_tokens: int = 0) -> None:
         self.matched: str | None = None
         self._stops = tuple(sorted(set(filter(None, stops)), key=len, reverse=True))
         self._start_after = start_after
         self._armed = not start_after
+        self._opener = opener if start_after else ""
+        self._beginning = ""
         self._min_tokens = min_tokens
         self._held = ""
         self._seen = ""
@@ -32,6 +50,8 @@ class StopMatcher:
         if not self._stops:
             return text
         before = ""
+        if self._opener:
+            text = self._decide(text)
         if not self._armed:
             before, text = self._arm(text)
         if not text:
@@ -48,8 +68,20 @@ class StopMatcher:
 
     def flush(self) -> str:
         """The held tail, which no more text can complete."""
-        held, self._held = self._held, ""
+        held, self._beginning, self._held = self._beginning + self._held, "", ""
         return held
+
+    def _decide(self, text: str) -> str:
+        """The beginning so far once it is known whether it opens with ``opener``; "" until then."""
+        self._beginning += text
+        begun = self._beginning.lstrip()
+        if len(self._beginning) - len(begun) <= MAX_INDENT and self._opener.startswith(begun[: len(self._opener)]):
+            if len(begun) < len(self._opener):
+                return ""
+        else:
+            self._armed = True
+        beginning, self._beginning, self._opener = self._beginning, "", ""
+        return beginning
 
     def _arm(self, text: str) -> tuple[str, str]:
         """Split ``text`` after ``start_after``; the part before is free of stop strings by rule."""

@@ -1,4 +1,7 @@
-"""``python -m tests.cases FILE.jsonl [--tier must] [--kind parse] [--format hermes] [--id ID]``.
+"""``python -m tests.cases FILE.jsonl [--base-url URL] [--tier must] [--kind parse] [--format hermes] [--id ID]``.
+
+Kinds request, grammar and api are asked of the server at --base-url (its key in CALLGATE_API_KEY); without it, of a
+gateway in this process over a random model that obeys grammars, and over scripted models.
 
 Prints each case that fails with what differed, then what was not run, by kind or format, and last the line
 ``N passed, M failed, K not run``. Exit status 1 if a case failed.
@@ -9,18 +12,27 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cases import template_cases, text_cases
+from tests.cases import server_cases, template_cases, text_cases
+from tests.cases.gateway import Gateways
 from tests.cases.text_cases import NotRun
 
+Check = Callable[[Mapping[str, Any]], list[str]]
 
-def kinds() -> dict[str, Callable[[Mapping[str, Any]], list[str]]]:
-    """What can be run here. The kinds that need a server are added by their harness."""
-    return {"parse": text_cases.check, "stream": text_cases.check, "template": template_cases.check}
+
+def kinds(gateways: Gateways) -> dict[str, Check]:
+    """How each kind of case is checked."""
+
+    def ask(case: Mapping[str, Any]) -> list[str]:
+        return server_cases.check(case, gateways)
+
+    text, template = text_cases.check, template_cases.check
+    return {"parse": text, "stream": text, "template": template, "request": ask, "grammar": ask, "api": ask}
 
 
 def read(path: Path) -> Iterator[tuple[int, Any]]:
@@ -32,7 +44,7 @@ def read(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, None
 
 
-def outcome(case: Any, known: Mapping[str, Callable[[Mapping[str, Any]], list[str]]]) -> list[str]:
+def outcome(case: Any, known: Mapping[str, Check]) -> list[str]:
     if not isinstance(case, dict) or not isinstance(case.get("id"), str):
         raise NotRun("malformed line")
     check = known.get(str(case.get("kind")))
@@ -48,10 +60,17 @@ def outcome(case: Any, known: Mapping[str, Callable[[Mapping[str, Any]], list[st
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
+    gateways = Gateways(options.base_url, os.environ.get("CALLGATE_API_KEY", ""))
+    try:
+        return _run(options, kinds(gateways))
+    finally:
+        gateways.close()
+
+
+def _run(options: argparse.Namespace, known: Mapping[str, Check]) -> int:
     passed = failed = 0
     not_run: dict[str, list[str]] = collections.defaultdict(list)
     tiers: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
-    known = kinds()
     for number, case in read(options.file):
         fields = case if isinstance(case, dict) else {}
         if any(want and fields.get(key) not in want for key, want in _filters(options)):
@@ -68,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if problems:
             print(f"FAILED {name} ({fields.get('tier')}, {fields.get('format')})")
             print("".join(f"    {p[:600]}\n" for p in problems[:4]), end="")
-    for reason, names in sorted(not_run.items()):
-        print(f"not run, {reason}: {', '.join(names)}")
+    for why, names in sorted(not_run.items()):
+        print(f"not run, {why}: {', '.join(names)}")
     for tier, (good, total) in sorted(tiers.items()):
         print(f"tier {tier}: {good} of {total}")
     print(f"{passed} passed, {failed} failed, {sum(map(len, not_run.values()))} not run")
@@ -79,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.cases", description=__doc__)
     parser.add_argument("file", type=Path)
+    parser.add_argument("--base-url", default="")
     for name in ("tier", "kind", "format", "id"):
         parser.add_argument(f"--{name}", action="append")
     return parser.parse_args(argv)

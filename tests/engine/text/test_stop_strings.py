@@ -44,6 +44,27 @@ def test_chunks_make_no_difference(chunks, stops, start_after):
     assert (text, matched) == char_by_char("".join(chunks), stops, start_after)
 
 
+@given(st.lists(small, max_size=8), stops, st.text(alphabet="ab<>", min_size=1, max_size=3))
+@example(["<", "a>b", "</a>", "b"], ["b"], "</a>")
+@example(["b<", "a>b"], ["b"], "</a>")
+@example([" ", "\n<a>b</a>", "b"], ["b"], "</a>")
+def test_reasoning_that_may_be_opened_is_free_of_stops_where_it_is(chunks, stops, start_after):
+    whole = "".join(chunks)
+    opened = whole.lstrip().startswith("<a>")
+    text, matched, _ = run(chunks, stops, start_after=start_after, opener="<a>")
+    if opened or not "<a>".startswith(whole.lstrip()):
+        assert (text, matched) == char_by_char(whole, stops, start_after if opened else "")
+    else:
+        assert (text, matched) == (whole, None)
+
+
+def test_an_opener_is_not_waited_for_long():
+    matcher = StopMatcher(["x"], start_after="</a>", opener="<a>")
+    assert matcher.feed("<", 1) == ""
+    assert matcher.feed("b", 2) == "<b"
+    assert (matcher.feed("ax", 3), matcher.matched) == ("a", "x")
+
+
 @given(
     st.text(alphabet="ab", max_size=20),
     st.lists(st.text(alphabet="ab", min_size=1, max_size=5), min_size=1, max_size=3),
