@@ -21,9 +21,10 @@ print(found if isinstance(found, str) else json.dumps(found))' "$1"
 }
 
 answer=$(ask "$question")
-message=$(echo "$answer" | pick choices.0.message)
-echo "$answer" | pick choices.0.message.tool_calls.0.function
-id=$(echo "$answer" | pick choices.0.message.tool_calls.0.id)
+# printf, not echo: some shells' echo would turn the \n of a JSON string into a line break.
+message=$(printf '%s' "$answer" | pick choices.0.message)
+printf '%s' "$answer" | pick choices.0.message.tool_calls.0.function
+id=$(printf '%s' "$answer" | pick choices.0.message.tool_calls.0.id)
 
 result="{\"role\": \"tool\", \"tool_call_id\": \"$id\", \"content\": \"12 degrees, rain\"}"
 ask "$question, $message, $result" | pick choices.0.message.content

@@ -16,8 +16,7 @@ choice = client.chat.completions.create(
 call = choice.message.function_call
 print(choice.finish_reason, call.name, call.arguments)
 
-said = {"name": call.name, "arguments": call.arguments}
-messages.append({"role": "assistant", "content": None, "function_call": said})
+messages.append(choice.message)
 messages.append({"role": "function", "name": call.name, "content": "12 degrees and rain in Oslo"})
 answer = client.chat.completions.create(model=model, messages=messages, functions=functions)
 print(answer.choices[0].message.content)

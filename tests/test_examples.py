@@ -24,6 +24,8 @@ EXAMPLES = ROOT / "examples"
 CITIES = ("Oslo", "Rome")
 COUNTRY = {"name": "Norway", "capital": "Oslo", "languages": ["Norwegian"]}
 REPORT = {"summary": "Rain.", "wet_cities": ["Oslo", "Rome"]}
+_LOOK = 'I look up\n"the weather" \\ …'
+"""Text before calls that must survive the way into the client and back into the history."""
 LOOP = ["get_weather", "Oslo", "Rome", "It rains everywhere."]
 
 PRINTED = {
@@ -59,8 +61,9 @@ def _text(prompt: str, constrained: bool) -> str:
         return call("rate", {"mood": "good", "score": 9})
     todo = [city for city in CITIES if city in prompt and not re.search(rf'"city": ?"{city}"', prompt)]
     if todo:
-        return "\n".join(call("get_weather", {"city": city}) for city in todo)
-    if "rain" not in prompt.split("<tool_call>")[-1]:
+        calls = "\n".join(call("get_weather", {"city": city}) for city in todo)
+        return f"{_LOOK}\n\n{calls}"
+    if "rain" not in prompt.split("<tool_call>")[-1] or _LOOK not in prompt:
         return "There is no result."
     return call("final_result", REPORT) if '"final_result"' in prompt else "It rains everywhere."
 
