@@ -40,13 +40,17 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: ``lark`` (llguidance's Lark dialect), ``json_schema``, ``regex``, ``ebnf``, ``choice``.
     source: the grammar's text (JSON text for ``json_schema`` and ``choice``).
     triggers: where not empty, text is free until one of these strings has been written, then the grammar
-    holds (``auto`` tool choice). start_after: where not empty, the grammar sleeps until this text has been
-    written (end of reasoning).
+    holds (``auto`` tool choice). triggers_at_start: the same for strings that count only where a call may stand
+    without its format's marker: at the beginning, after another call or after ``restart_after`` (the end of
+    reasoning), white space, fences and the like aside. start_after: where not empty, the grammar sleeps until
+    this text has been written (end of reasoning).
     """
 
     kind: Literal["lark", "json_schema", "regex", "ebnf", "choice"]
     source: str
     triggers: tuple[str, ...] = ()
+    triggers_at_start: tuple[str, ...] = ()
+    restart_after: str = ""
     start_after: str = ""
 
 

@@ -118,15 +118,28 @@ def _triggered(request: ConstraintRequest, style: CallStyle, tools: Sequence[Con
     builder = _Builder(style, flexible=True)
     many = request.parallel and bool(style.opening or style.closing)
     bodies = [builder.calls(tools, many=many)]
-    triggers = [style.trigger]
+    triggers, bare = [style.trigger], []
     if style.trigger in GENERIC_TRIGGERS:
         triggers = [style.opening + _head(style, tool.name) for tool in tools[:MAX_BARE_TOOLS]]
+        if style.arguments is None:
+            triggers, bare = [], triggers
     if request.rescue and len(tools) <= MAX_BARE_TOOLS:
         bodies.append(builder.bare(tools))
-        triggers += [f'{{"name":"{tool.name}","{key}"' for tool in tools for key in ("arguments", "parameters")]
-    open_end = request.reasoning_markers[1] if request.reasoning == "open" and style.thought is None else ""
-    squeezed = tuple(dict.fromkeys("".join(trigger.split()) for trigger in triggers))
-    return GrammarSpec(kind="lark", source=builder.source(" | ".join(bodies)), triggers=squeezed, start_after=open_end)
+        bare += [f'{{"name":"{tool.name}","{key}"' for tool in tools for key in ("arguments", "parameters")]
+    end = request.reasoning_markers[1] if style.thought is None else ""
+    return GrammarSpec(
+        kind="lark",
+        source=builder.source(" | ".join(bodies)),
+        triggers=_squeezed(triggers),
+        triggers_at_start=_squeezed(bare),
+        start_after=end if request.reasoning == "open" else "",
+        restart_after=end if request.reasoning != "none" and bare else "",
+    )
+
+
+def _squeezed(triggers: Sequence[str]) -> tuple[str, ...]:
+    """Without white space, which matching ignores, and each once."""
+    return tuple(dict.fromkeys("".join(trigger.split()) for trigger in triggers))
 
 
 def _head(style: CallStyle, name: str) -> str:

@@ -198,7 +198,7 @@ class LLGuidanceBackend:
         """A fresh matcher at the grammar's start."""
         assert isinstance(compiled, CompiledGrammar)
         spec = compiled.spec
-        if not spec.triggers and not spec.start_after:
+        if not spec.triggers and not spec.triggers_at_start and not spec.start_after:
             return self.start(compiled)
         return TriggeredMatcher(spec, self._id_to_bytes, lambda: self.start(compiled), self._tokenize)
 

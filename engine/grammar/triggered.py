@@ -3,14 +3,16 @@
 ``start_after``: asleep until this text (the end of reasoning) was written, then the grammar holds to the end.
 ``triggers``: asleep until one of these was written, then the grammar, which begins with the trigger itself,
 holds until it is complete, and sleeps again. White space between a trigger's characters is ignored, so
-``{"name":"f","arguments"`` is met in pretty-printed JSON too.
+``{"name":"f","arguments"`` is met in pretty-printed JSON too. ``triggers_at_start`` are such triggers too, but prose
+in front of them rules them out: an example of a call inside an explanation is no call.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.grammar.interface import TokenBitmask
 from engine.messages import GrammarSpec
@@ -18,6 +20,12 @@ from engine.messages import GrammarSpec
 TAIL_BYTES = 2048
 HISTORY = 512
 _SPACE = b" \t\r\n"
+_TAGS = rb"(?:tools|tool_calls?|function_calls?|response)>"
+_BEFORE_A_CALL = re.compile(
+    rb"[\s,;\]]*(?:```|</" + _TAGS + rb"|<\|/tool_call\|>)?"  # what closes the call before
+    rb"[\s,;]*(?:```(?:json|JSON|tool_call|tool_code)?|<" + _TAGS + rb"|<\|tool_call\|>)?\s*\[?\s*"
+)
+"""What may stand between the start of an answer, or another call, and a call without its format's marker."""
 
 
 class InnerMatcher(Protocol):
@@ -43,6 +51,15 @@ def match_backwards(text: bytes, end: int, trigger: bytes) -> int:
     return at + 1
 
 
+class _State(NamedTuple):
+    """tail: free text lately written. at_start: ``tail`` is all of it since a place where a call may stand."""
+
+    tail: bytes
+    at_start: bool
+    past_start: bool
+    inner: InnerMatcher | None
+
+
 class TriggeredMatcher:
     """A GrammarMatcher around matchers that come and go; see the module's text."""
 
@@ -57,23 +74,28 @@ class TriggeredMatcher:
         self._start = start
         self._tokenize = tokenize
         self._start_after = spec.start_after.encode()
+        self._restart_after = spec.restart_after.encode()
         self._triggers = tuple(trigger.encode() for trigger in spec.triggers)
+        self._bare_triggers = tuple(trigger.encode() for trigger in spec.triggers_at_start)
+        self._sleeps_again = bool(self._triggers or self._bare_triggers)
         self._last_bytes = frozenset(trigger[-1] for trigger in self._triggers)
+        self._bare_last_bytes = frozenset(trigger[-1] for trigger in self._bare_triggers)
         self._tail = b""
+        self._at_start = True
         self._past_start = not spec.start_after
         self._inner: InnerMatcher | None = None
-        self._history: deque[tuple[bytes, bool, InnerMatcher | None]] = deque(maxlen=HISTORY)
+        self._history: deque[_State] = deque(maxlen=HISTORY)
 
     def fill_mask(self, mask: TokenBitmask) -> bool:
         return self._inner.fill_mask(mask) if self._inner is not None else False
 
     def accept(self, token_id: int) -> bool:
-        before = (self._tail, self._past_start, self._inner)
+        before = _State(self._tail, self._at_start, self._past_start, self._inner)
         if self._inner is not None:
             if not self._inner.accept(token_id):
                 return False
-            if self._triggers and self._inner.terminated:
-                self._inner, self._tail = None, b""
+            if self._sleeps_again and self._inner.terminated:
+                self._sleep()
         else:
             text = self._id_to_bytes[token_id] if token_id < len(self._id_to_bytes) else b""
             self._read(text)
@@ -84,17 +106,21 @@ class TriggeredMatcher:
         if count <= 0:
             return
         for _ in range(count):
-            tail, past_start, inner = self._history.pop()
-            if inner is not None:
-                inner.rollback(1)
-            self._tail, self._past_start, self._inner = tail, past_start, inner
+            state = self._history.pop()
+            if state.inner is not None:
+                state.inner.rollback(1)
+            self._tail, self._at_start, self._past_start, self._inner = state
 
     def forced_tokens(self) -> list[int]:
         return self._inner.forced_tokens() if self._inner is not None else []
 
     @property
     def terminated(self) -> bool:
-        return self._inner is not None and not self._triggers and self._inner.terminated
+        return self._inner is not None and not self._sleeps_again and self._inner.terminated
+
+    def _sleep(self) -> None:
+        """A call has ended; another may follow."""
+        self._inner, self._tail, self._at_start = None, b"", True
 
     def _read(self, text: bytes) -> None:
         """Take in free text and wake up where it completes the start text or a trigger."""
@@ -108,18 +134,30 @@ class TriggeredMatcher:
             self._past_start = True
             self._tail = self._tail[found + len(self._start_after) :]
             seen = 0
-            if not self._triggers:
+            if not self._sleeps_again:
                 self._wake(self._tail)
                 return
+        elif self._restart_after:
+            found = self._tail.rfind(self._restart_after, max(0, seen - len(self._restart_after) + 1))
+            if found >= 0:
+                self._tail, self._at_start, seen = self._tail[found + len(self._restart_after) :], True, 0
         for end in range(seen + 1, len(self._tail) + 1):
-            if self._tail[end - 1] in self._last_bytes and self._try_triggers(end):
+            if self._try_triggers(end):
                 return
-        self._tail = self._tail[-TAIL_BYTES:]
+        if len(self._tail) > TAIL_BYTES:
+            self._tail, self._at_start = self._tail[-TAIL_BYTES:], False
 
     def _try_triggers(self, end: int) -> bool:
-        for trigger in self._triggers:
+        last = self._tail[end - 1]
+        if last in self._last_bytes and self._try(self._triggers, end, anywhere=True):
+            return True
+        return self._at_start and last in self._bare_last_bytes and self._try(self._bare_triggers, end, anywhere=False)
+
+    def _try(self, triggers: Sequence[bytes], end: int, *, anywhere: bool) -> bool:
+        for trigger in triggers:
             start = match_backwards(self._tail, end, trigger)
-            if start >= 0 and self._wake(self._tail[start:]):
+            here = start >= 0 and (anywhere or _BEFORE_A_CALL.fullmatch(self._tail, 0, start) is not None)
+            if here and self._wake(self._tail[start:]):
                 return True
         return False
 
@@ -127,11 +165,11 @@ class TriggeredMatcher:
         """Start the grammar over what was already written of it; False where that is already outside it."""
         inner = self._start()
         if written and not inner.accept_all(self._tokenize(written)):
-            if self._triggers:
+            if self._sleeps_again:
                 return False
             inner = self._start()
-        if self._triggers and inner.terminated:
-            self._tail = b""
+        if self._sleeps_again and inner.terminated:
+            self._sleep()
             return True
-        self._inner, self._tail = inner, b""
+        self._inner, self._tail, self._at_start = inner, b"", False
         return True

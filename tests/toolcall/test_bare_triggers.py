@@ -1,0 +1,104 @@
+"""In ``auto``, a call without its format's marker is constrained exactly where the parser would take it for one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import toolcall
+from tests.engine.grammar.vocabulary import VOCAB_SIZE, backend, encode
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint
+from toolcall.registry import get_reasoning
+from toolcall.rescue import _WRAPPERS, FENCES
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+MASK = np.zeros((VOCAB_SIZE + 31) // 32, dtype=np.int32)
+CALLS = {
+    "hermes": '{"name": "f", "arguments": {"city": "x"}}',
+    "llama3_json": '{"name": "f", "parameters": {"city": "x"}}',
+    "xlam": '[{"name": "f", "arguments": {"city": "x"}}]',
+}
+NATIVE = '<tool_call>\n{"name": "f", "arguments": {"city": "y"}}\n</tool_call>'
+BEFORE = (
+    "",
+    " \n\n",
+    "Sure. ",
+    "Sure:\n\n",
+    "For example:\n```json\n",
+    "{} ",
+    '{"name": "g", "arguments": {}}\n',
+    "<think>Hm, {</think>\n\n",
+    "<think>Hm.</think>Then: ",
+    "x" * 5000,
+    *(f"{fence}\n" for fence in FENCES),
+    *(f"{opener}\n" for opener, _ in _WRAPPERS if opener != "<tool_call>"),
+)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return backend()
+
+
+def matcher_of(engine, name: str, reasoning="optional"):
+    spec = build_constraint(ConstraintRequest(format=name, tools=[ConstrainedTool("f", SCHEMA)], reasoning=reasoning))
+    return engine.matcher(engine.compile(spec))
+
+
+def write(matcher, text: str) -> None:
+    for token in encode(text):
+        assert matcher.accept(token), text
+
+
+def parsed(text: str, name: str) -> int:
+    return len(toolcall.parse(text, TOOLS, format=name, reasoning=get_reasoning("qwen3")).tool_calls)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("before", BEFORE)
+def test_constrained_where_the_parser_reads_a_call(engine, name, before):
+    call = CALLS[name]
+    matcher = matcher_of(engine, name)
+    write(matcher, before + call[: call.index("x")])
+    assert matcher.fill_mask(MASK) == (parsed(before + call, name) == 1), before
+
+
+@pytest.mark.parametrize("between", ["\n", "", ", ", "; ", " and then ", "\n\nOr:\n"])
+@pytest.mark.parametrize("first", [CALLS["hermes"], NATIVE, f"```json\n{CALLS['hermes']}\n```"])
+def test_after_another_call(engine, first, between):
+    call = CALLS["hermes"]
+    matcher = matcher_of(engine, "hermes")
+    write(matcher, first + between + call[: call.index("x")])
+    if parsed(first + between + call, "hermes") == 2:
+        assert matcher.fill_mask(MASK)
+    elif between.strip().isalpha():
+        assert not matcher.fill_mask(MASK)
+
+
+def test_after_reasoning_that_the_prompt_opened(engine):
+    call = CALLS["hermes"]
+    for thought, held in (("Hm {</think>\n", True), ("Hm {</think>\nSo: ", False), ("Hm ", False)):
+        matcher = matcher_of(engine, "hermes", "open")
+        write(matcher, thought + call[: call.index("x")])
+        assert matcher.fill_mask(MASK) == held, thought
+
+
+def test_native_calls_are_constrained_after_prose_and_after_prose_with_an_example(engine):
+    matcher = matcher_of(engine, "hermes")
+    write(matcher, f"An example: {CALLS['hermes']} and now:\n")
+    assert not matcher.fill_mask(MASK)
+    write(matcher, NATIVE[: NATIVE.index("y")])
+    assert matcher.fill_mask(MASK)
+
+
+def test_rollback_remembers_whether_prose_was_written(engine):
+    call = CALLS["hermes"][: CALLS["hermes"].index("x")]
+    matcher = matcher_of(engine, "hermes")
+    write(matcher, "So: " + call)
+    matcher.rollback(len(encode("So: " + call)))
+    write(matcher, call)
+    assert matcher.fill_mask(MASK)
+    matcher.rollback(len(encode(call)))
+    write(matcher, "So: " + call)
+    assert not matcher.fill_mask(MASK)
