@@ -21,6 +21,7 @@ from engine.models.batch import ModelBatch
 from engine.platform.transfer import upload
 
 _SIZES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_USUAL_TOKENS: Final = 1024
 
 
 class Recorder(Protocol):
@@ -31,6 +32,12 @@ class Recorder(Protocol):
 
 class GraphModel(Protocol):
     """What is recorded: attention over tables that lie on the device, and the model from ids to logits."""
+
+    @property
+    def num_pages(self) -> int: ...
+
+    @property
+    def page_size(self) -> int: ...
 
     def plan_step(self, step: PagedStep) -> AttentionPlan: ...
 
@@ -92,7 +99,8 @@ class DecodeGraphs:
         return data
 
     def _record(self, model: GraphModel, recorder: Recorder, size: int) -> _Graph:
-        """Recorded on padding alone, which touches no page."""
+        """Recorded with slot -1 everywhere, so that no page is written. While kernels are tuned the rows seem to be
+        of a usual length and on pages far apart: a row that has nothing to read says nothing about speed."""
         empty = np.zeros(size * (4 + self._max_pages), np.int32)
         empty[2 * size : 3 * size] = -1
         (data,) = upload([empty], self._device)
@@ -100,4 +108,9 @@ class DecodeGraphs:
         bounds = torch.arange(size + 1, dtype=torch.int32, device=self._device)
         step = PagedStep(slots, lengths, bounds, data[4 * size :].view(size, -1), num_decodes=size, longest=0)
         batch = ModelBatch(input_ids=ids, positions=positions, attention=model.plan_step(step))
-        return _Graph(size, data, recorder.record(lambda: model.decode_logits(batch)))
+        lengths.fill_(min(_USUAL_TOKENS, self._max_pages * model.page_size))
+        step.page_table.copy_((torch.arange(step.page_table.numel()) % model.num_pages).view(size, -1))
+        replay = recorder.record(lambda: model.decode_logits(batch))
+        lengths.zero_()
+        step.page_table.zero_()
+        return _Graph(size, data, replay)

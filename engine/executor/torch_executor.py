@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -39,8 +41,9 @@ class TorchExecutor:
     """An Executor over torch, on a CPU or a GPU.
 
     On a CPU, logits of a token have the same bits however its prompt was cut, batched, cached or preempted.
-    ``progress`` is told about loading. Raises WeightsError, DeviceError, KVMemoryError or ValueError, each with
-    one line for the user, where the model cannot be run as ``config`` asks.
+    ``progress`` is told about loading; ``make_loader`` is for weights that come from elsewhere than a file. Raises
+    WeightsError, DeviceError, KVMemoryError or ValueError, each with one line for the user, where the model cannot
+    be run as ``config`` asks.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class TorchExecutor:
         *,
         progress: Progress | None = None,
         tp: TensorParallel | None = None,
+        make_loader: Callable[..., WeightLoader] = WeightLoader,
     ) -> None:
         self._tp = tp or TensorParallel()
         self.device: TorchDevice = resolve_device(config, self._tp.local_rank)
@@ -57,7 +61,7 @@ class TorchExecutor:
         torch.set_num_threads(self.device.threads)
         spec = self._attention_spec(config)
         self.attention_name, backend = choose_backend(config.attention_backend, spec)
-        loader = WeightLoader(
+        loader = make_loader(
             checkpoint,
             dtype=self.device.dtype,
             device=self.device.device,
@@ -71,7 +75,7 @@ class TorchExecutor:
         num_layers = checkpoint.config.num_layers
         self._pool = KVPool(spec, num_layers, -(-config.chunked_prefill_size // config.page_size))
         self._attention: AttentionBackend = backend(spec, self._pool)
-        activations = self._activation_bytes(config.chunked_prefill_size)
+        activations = self._activation_bytes(min(config.chunked_prefill_size, max_positions))
         self._pool = KVPool(spec, num_layers, self._fitting_pages(config, spec, activations))
         self._attention = backend(spec, self._pool)
         self._sampler = Sampler(self.vocab_size)

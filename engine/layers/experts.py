@@ -45,8 +45,8 @@ class Experts:
             if len(token):
                 parts[token, place] = down(silu_and_mul(gate_up(x[token])))
         total = torch.zeros_like(x)
-        for place in range(ids.shape[1]):  # in order of rank among the token's experts, whatever the batch
-            total += parts[:, place] * shares[:, place, None]
+        for rank in range(ids.shape[1]):  # in order of a token's experts, whatever the batch
+            total += parts[:, rank] * shares[:, rank, None]
         return self._tp.all_reduce(total)
 
 

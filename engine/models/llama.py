@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 
 from engine.distributed import TensorParallel
-from engine.layers.activation import silu_and_mul
 from engine.layers.embedding import LMHead, VocabParallelEmbedding
 from engine.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from engine.layers.norm import RMSNorm
@@ -45,7 +44,7 @@ class LlamaMLP:
         self._down_proj = RowParallelLinear(weights, f"{prefix}.down_proj", method, tp)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._down_proj(silu_and_mul(self._gate_up_proj(x)))
+        return self._down_proj(self._gate_up_proj.silu_gated(x))
 
 
 MLPFactory = Callable[[WeightLoader, int, LinearMethod, TensorParallel], Callable[[torch.Tensor], torch.Tensor]]
