@@ -52,7 +52,9 @@ class PacedEngine(ScriptedEngine):
         for number in range(1, self.plan.tokens + 1):
             if self.plan.interval:
                 await asyncio.sleep(self.plan.interval)
-            yield GenerateOutput(index=0, text=f" word{number % 10}", token_ids=(1,), prompt_tokens=10, completion_tokens=number)
+            yield GenerateOutput(
+                index=0, text=f" word{number % 10}", token_ids=(1,), prompt_tokens=10, completion_tokens=number
+            )
         end = FinishReason(type="stop")
         yield GenerateOutput(index=0, finish_reason=end, prompt_tokens=10, completion_tokens=self.plan.tokens)
 
