@@ -72,8 +72,8 @@ test-clients: dev ## Only the tests that run real clients (installed once, into 
 test-gpu: dev ## Only the tests that need a CUDA device
 	@$(PY) -m pytest -m gpu; status=$$?; [ $$status -eq 5 ] && echo "no GPU test was collected" || exit $$status
 
-bench: dev ## Measure serving on this machine
-	@$(PY) -m benchmarks.serving $(ARGS)
+bench: install ## Compare serving with every installed peer (MODEL=, REPS=, ARGS=; docs/benchmarks.md)
+	@$(PY) -m benchmarks.compare $(if $(MODEL),--model $(MODEL)) $(if $(REPS),--reps $(REPS)) $(ARGS)
 
 loc: $(PY) ## Lines of code per package
 	@$(PY) scripts/loc.py

@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,12 @@ def cold_starts(args: argparse.Namespace, model: Path, figures: Figures) -> None
     """Our first start with a model: nothing is repacked yet, the file itself is in the page cache."""
     if model.suffix != ".gguf" or (args.only and OURS not in args.only):
         return
-    for _ in range(args.reps):
-        with never_seen(model) as path, started(ours(path, args.threads, tuple(args.server_args))) as running:
-            figures.add(OURS, start_row(running, "cold"))
+    try:
+        for _ in range(args.reps):
+            with never_seen(model) as path, started(ours(path, args.threads, tuple(args.server_args))) as running:
+                figures.add(OURS, start_row(running, "cold"))
+    except (OSError, ServerFailed) as error:
+        print(f"first starts are not measured: {error}", file=sys.stderr)
 
 
 def one_round(server: Server, args: argparse.Namespace, rep: int, figures: Figures) -> None:
@@ -104,6 +107,11 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def shown(command: Sequence[str]) -> str:
+    """A command line without the directories of this machine."""
+    return " ".join(Path(part).name if part.startswith("/") else part for part in command)
+
+
 def write(path: Path, common: dict[str, Any], figures: Figures) -> None:
     """Appends one line per server, workload and repetition."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +130,7 @@ def main() -> None:
     host = machine()
     host |= limits()
     settings = {"threads": args.threads, "cap_s": args.cap, "max_requests": args.max_requests}
-    settings["commands"] = {server.name: " ".join(server.command) for server in servers}
+    settings["commands"] = {server.name: shown(server.command) for server in servers}
     common = {"run": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit(), "label": args.label}
     common |= {"model": model.name, "model_work": model_work(model), "machine": host, "settings": settings}
     figures = Figures()

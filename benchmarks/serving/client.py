@@ -109,7 +109,7 @@ async def ask(endpoint: Endpoint, body: dict[str, Any], request: Request) -> Ans
 
 
 async def read_answer(reader: asyncio.StreamReader, answer: Answer) -> None:
-    """The response into ``answer``; ValueError: its status is not 200."""
+    """The response into ``answer``. ValueError: its status is not 200, EOFError: it broke off."""
     head = await reader.readuntil(b"\r\n\r\n")
     status = head.split(b" ", 2)[1]
     pieces = chunks(reader) if b"transfer-encoding: chunked" in head.lower() else blocks(reader)
@@ -127,6 +127,8 @@ async def read_answer(reader: asyncio.StreamReader, answer: Answer) -> None:
             if data == b"[DONE]":
                 return
             answer.take(orjson.loads(data), now)
+    if answer.finish is None and answer.error is None:
+        raise EOFError("the stream ended without a finish reason")
 
 
 async def chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
