@@ -11,7 +11,7 @@ import triton.language as tl
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # whatever the version's default: fused multiply-adds
 
-INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
+INTERPRETED: Final = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 """The interpreter multiplies bfloat16 wrongly, so operands are widened there first."""
 LOG2E: Final = tl.constexpr(1.4426950408889634)
 

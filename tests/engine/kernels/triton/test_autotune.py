@@ -8,6 +8,7 @@ import pytest
 import triton
 
 from engine.kernels.triton.autotune import TuneTable, tune_table
+from engine.kernels.triton.common import INTERPRETED
 
 CANDIDATES = ({"BLOCK": 16}, {"BLOCK": 32}, {"BLOCK": 64})
 
@@ -86,6 +87,6 @@ def test_a_directory_that_cannot_be_written_costs_nothing_but_a_warning(tmp_path
 
 def test_nothing_is_measured_in_the_interpreter():
     calls = []
-    if triton.knobs.runtime.interpret:
+    if INTERPRETED:
         assert tune_table().pick("k", (1,), CANDIDATES, calls.append) == CANDIDATES[0]
         assert calls == []
