@@ -25,8 +25,8 @@ MAX_ROW_ITEMS = 4_000
 tens, and a union of N objects that all share their first properties up to 15 N."""
 WALKS, WALK_BYTES, WALK_SECONDS = 3, 100, 0.5
 STRUCTURE = frozenset(b'{}[]":,<>/')
-BYTES_PER_SOURCE_BYTE = 60
-"""A compiled grammar takes tens of bytes per byte of source; the estimate bounds the cache (H28)."""
+BYTES_PER_GRAMMAR, BYTES_PER_SOURCE_BYTE = 128 << 10, 80
+"""What a compiled grammar takes, measured from 84 bytes of source to 16 KB; the estimate bounds the cache (H28)."""
 
 
 def _limits() -> Any:
@@ -215,7 +215,7 @@ class LLGuidanceBackend:
         return list(self._tokenizer.tokenize_bytes(text, parse_special=True)) if text else []
 
     def _remember(self, compiled: CompiledGrammar) -> None:
-        size = len(compiled.spec.source) * BYTES_PER_SOURCE_BYTE + 4096
+        size = len(compiled.spec.source) * BYTES_PER_SOURCE_BYTE + BYTES_PER_GRAMMAR
         self._cache[compiled.spec] = (compiled, size)
         self._cached_bytes += size
         while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
