@@ -45,7 +45,7 @@ def measure() -> dict[str, int]:
 
 def is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """A Triton kernel: all that it may know comes in as pointers and numbers."""
-    return any(ast.unparse(decorator) == "triton.jit" for decorator in node.decorator_list)
+    return any(ast.unparse(decorator).startswith("triton.jit") for decorator in node.decorator_list)
 
 
 def positional(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

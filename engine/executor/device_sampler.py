@@ -63,20 +63,19 @@ class DeviceSampler:
         if not rows:
             return None
         states = [row.req.sampling for row in rows if row.req.sampling is not None]
-        floats = np.array(
-            [
-                [0.0 if state.greedy else state.temperature for state in states],
-                [state.top_p for state in states],
-                [state.min_p for state in states],
-                [uniform(state.seed, len(row.req.tokens)) for state, row in zip(states, rows, strict=True)],
-            ],
-            np.float32,
-        )
+        count = len(states)
+        floats = np.zeros((4, -(-count // 4) * 4), np.float32)  # lines of whole 16 bytes, as upload wants them
+        floats[:, :count] = [
+            [0.0 if state.greedy else state.temperature for state in states],
+            [state.top_p for state in states],
+            [state.min_p for state in states],
+            [uniform(state.seed, len(row.req.tokens)) for state, row in zip(states, rows, strict=True)],
+        ]
         floats[3] = np.minimum(floats[3], np.float32(1.0 - 2.0**-24))  # rounding to float32 may reach 1
         top_k = np.array([min(state.top_k, self._sampler.vocab_size) for state in states], np.int32)
         arrays = [np.array(places, np.int32), top_k, floats.view(np.int32), *self._masks(rows)]
         where, k, numbers, *mask = upload(arrays, logits.device)
-        temperature, top_p, min_p, u = numbers.view(torch.float32)
+        temperature, top_p, min_p, u = numbers.view(torch.float32)[:, :count]
         chosen = logits if places == list(range(logits.shape[0])) else logits[where.long()]
         return Download(self._kernel(chosen, self._params(temperature, k, top_p, min_p, u, mask[0] if mask else None)))
 

@@ -17,7 +17,7 @@ from engine.config import EngineConfig
 from engine.launch import Engine, EngineStartError, SupervisorLimits, launch
 from engine.messages import GenerateReqInput, GrammarSpec
 from engine.sampling_params import SamplingParams
-from tests.e2e.engines import alive, collect, scaled, until, until_idle
+from tests.e2e.engines import QUICK, alive, collect, scaled, until, until_idle
 from tests.e2e.tiny_model import VOCAB, tiny_model
 
 pytestmark = pytest.mark.e2e
@@ -31,12 +31,14 @@ def model(tmp_path_factory) -> Path:
 
 
 @asynccontextmanager
-async def running(model: Path, run_dir: Path, tp: int, **changes) -> AsyncIterator[Engine]:
+async def running(
+    model: Path, run_dir: Path, tp: int, limits: SupervisorLimits | None = None, **changes
+) -> AsyncIterator[Engine]:
     settings = {"kv_pages": 256, "threads": 1, "chunked_prefill_size": 48, **changes}
     config = EngineConfig(
         model=str(model), runner="torch", device="cpu", dtype="float32", tp_size=tp, run_dir=str(run_dir), **settings
     )
-    async with launch(config, limits=SupervisorLimits(max_crashes=10)) as engine:
+    async with launch(config, limits=limits or SupervisorLimits(max_crashes=10)) as engine:
         yield engine
 
 
@@ -95,6 +97,23 @@ async def test_a_dead_rank_ends_the_group_and_the_group_comes_back(model, run_di
             assert not [pid for pid in pids.values() if alive(pid)], "no rank outlives its group"
             assert await tokens_of(engine, prompt(1)) == before
             print(f"SIGKILL of {victim} under 8 streams: told after {told:.2f} s, ready after {ready:.1f} s")
+
+
+async def test_a_frozen_rank_is_replaced_with_its_group(model, run_dir):
+    """The other rank waits in a collective and must not pass for a working engine."""
+    async with running(model, run_dir, 2, limits=QUICK) as engine:
+        before = await tokens_of(engine, prompt(1))
+        pids = engine.pids
+        stream = asyncio.create_task(
+            collect(engine, GenerateReqInput(text="x", sampling=SamplingParams(max_tokens=4000, ignore_eos=True)))
+        )
+        await asyncio.sleep(0.3)
+        os.kill(pids["model-1"], signal.SIGSTOP)
+        outputs = await stream
+        assert outputs[-1].finish_reason.type == "error"
+        await until(lambda: engine.state == "ready" and engine.pids["model"] != pids["model"], 90)
+        assert not [pid for pid in pids.values() if alive(pid)]
+        assert await tokens_of(engine, prompt(1)) == before
 
 
 async def test_unseeded_requests_and_aborts_keep_the_ranks_together(model, run_dir):

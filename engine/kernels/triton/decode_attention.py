@@ -78,7 +78,7 @@ def decode_attention(q: torch.Tensor, kv: PagedKV, scale: float, *, splits: int 
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "splits"], do_not_specialize_on_alignment=["table_ptr", "lens_ptr"])
 def _decode_kernel(
     q_ptr,
     key_ptr,
@@ -141,7 +141,7 @@ def _decode_kernel(
     tl.store(part_ptr + place[:, None] * dim + columns[None, :], acc, mask=held)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _merge_kernel(part_ptr, lse_ptr, out_ptr, dim, splits, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr):
     head = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     parts, columns = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)

@@ -50,7 +50,7 @@ def gate_up(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _gate_up_kernel(
     x_ptr,
     weight_ptr,

@@ -99,7 +99,7 @@ def grouped_mlp(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, rout
     return parts.view(tokens, top, k).sum(dim=1).to(x.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total"])
 def _grouped_kernel(
     x_ptr,
     weight_ptr,

@@ -64,7 +64,7 @@ def prefill_attention(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["table_ptr", "lens_ptr", "bounds_ptr"])
 def _prefill_kernel(
     q_ptr,
     key_ptr,

@@ -77,7 +77,7 @@ def quant_linear(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _quant_linear_kernel(
     x_ptr,
     data_ptr,

@@ -80,7 +80,7 @@ def rotary_kv_write(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def _rotary_kv_kernel(
     q_ptr,
     k_ptr,

@@ -12,10 +12,13 @@ from engine.executor.cuda_graphs import graph_sizes
 from engine.executor.device_sampler import DeviceSampler, on_device
 from engine.grammar.interface import GrammarError
 from engine.kv_cache.manager import KVCacheManager
+from engine.messages import DecodeParams, TokenizedGenerateReqInput
 from engine.sampling.state import SamplingState
 from engine.sampling_params import SamplingParams
 from engine.scheduler.batch import ScheduleBatch, make_row
+from engine.scheduler.policy import SchedulerConfig
 from engine.scheduler.req import Req
+from engine.scheduler.scheduler import Scheduler
 from tests.engine.executor.driver import Sequences, load
 from tests.engine.models.tiny import make_model, random_tokens, save
 
@@ -24,17 +27,25 @@ class Replays:
     """Runs again what it was given, on the same tensors."""
 
     def __init__(self) -> None:
-        self.recorded = 0
+        self.recorded = self.replayed = 0
 
     def record(self, run):
         self.recorded += 1
         run()
-        return run
+
+        def replay():
+            self.replayed += 1
+            return run()
+
+        return replay
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return save(make_model("qwen3", num_hidden_layers=1), tmp_path_factory.mktemp("model"))
+    return save(
+        make_model("qwen3", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1),
+        tmp_path_factory.mktemp("model"),
+    )
 
 
 @pytest.fixture
@@ -186,3 +197,35 @@ def test_prompt_chunks_and_drafts_beside_device_rows(executor):
     assert got[0].token_ids == ()
     assert got[1].token_ids == (int(logits[0].argmax()),)
     assert got[2].token_ids == (int(logits[3].argmax()),)
+
+
+def serve(executor, count: int = 5) -> dict[str, tuple[int, ...]]:
+    """Requests of many kinds through a real scheduler: chunks, decodes beside prompts, drafts, preemption."""
+    settings = SchedulerConfig(
+        max_running_requests=4, chunked_prefill_size=24, max_model_len=96, num_draft_tokens=2, strict=True
+    )
+    scheduler = Scheduler(settings, executor, random_seed=lambda: 5)
+    kinds = ({"temperature": 0.0}, {"temperature": 0.9, "top_p": 0.9}, {"temperature": 0.7, "presence_penalty": 0.4})
+    for index in range(count):
+        sampling = SamplingParams(max_tokens=5, ignore_eos=True, seed=index, **kinds[index % 3])
+        ids = tuple(random_tokens(4 + 9 * index, seed=index))
+        scheduler.add(
+            TokenizedGenerateReqInput(rid=f"r{index}", input_ids=ids, sampling=sampling, decode=DecodeParams())
+        )
+    out: dict[str, tuple[int, ...]] = {}
+    while scheduler.has_work():
+        for message in scheduler.step():
+            for row in message.rows:
+                assert row.finish_reason is None or row.finish_reason.type == "length"
+                out[row.rid] = (*out.get(row.rid, ()), *row.token_ids)
+    return out
+
+
+def test_the_gpu_path_serves_the_tokens_of_the_reference_path(path, executor):
+    """Triton attention, graphs and device sampling under the scheduler, against sdpa and the host's sampler."""
+    expected = serve(load(path, pages=24))
+    recorder = Replays()
+    executor._graphs = graphs(executor, 4, recorder)
+    executor._device_sampler = DeviceSampler(executor._sampler)
+    assert serve(executor) == expected
+    assert recorder.replayed > 3
