@@ -72,7 +72,7 @@ class Running:
 
 def ours(model: Path, threads: int, extra: tuple[str, ...] = ()) -> Server:
     """Our own server, as a user starts it."""
-    command = (sys.executable, "-m", "server", "serve", "--model", str(model), "--port", "{port}")
+    command: tuple[str, ...] = (sys.executable, "-m", "server", "serve", "--model", str(model), "--port", "{port}")
     command += ("--served-model-name", "m", "--threads", str(threads), "--log-level", "warning", *extra)
     return Server(OURS, command)
 
@@ -82,7 +82,18 @@ def llamacpp(model: Path, threads: int) -> Server | None:
     if not binary or model.suffix != ".gguf":
         return None
     slots = ("-c", "32768", "-np", "16", "-kvu", "--offline", "--jinja")
-    command = (binary, "-m", str(model), "-t", str(threads), "-tb", str(threads), *slots, "--port", "{port}")
+    command: tuple[str, ...] = (
+        binary,
+        "-m",
+        str(model),
+        "-t",
+        str(threads),
+        "-tb",
+        str(threads),
+        *slots,
+        "--port",
+        "{port}",
+    )
     return Server("llama.cpp", command, kind="llamacpp")
 
 
@@ -91,7 +102,15 @@ def openvino(models: Path, threads: int) -> Server | None:
     if not venv or not (models / "openvino" / "openvino_model.xml").exists():
         return None
     script = str(ROOT / "benchmarks/openvino_server.py")
-    command = (f"{venv}/bin/python", script, str(models / "openvino"), "--port", "{port}", "--threads", str(threads))
+    command: tuple[str, ...] = (
+        f"{venv}/bin/python",
+        script,
+        str(models / "openvino"),
+        "--port",
+        "{port}",
+        "--threads",
+        str(threads),
+    )
     return Server("openvino", command)
 
 
@@ -107,7 +126,15 @@ def vllm(models: Path, threads: int, form: str) -> Server | None:
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
         "LD_PRELOAD": ":".join(str(path) for path in preload if path.exists()),
     }
-    command = (f"{venv}/bin/vllm", "serve", str(models / form), "--dtype", "bfloat16", "--max-model-len", "8192")
+    command: tuple[str, ...] = (
+        f"{venv}/bin/vllm",
+        "serve",
+        str(models / form),
+        "--dtype",
+        "bfloat16",
+        "--max-model-len",
+        "8192",
+    )
     command += ("--max-num-seqs", "32", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
     command += ("--served-model-name", "m", "--host", "127.0.0.1", "--port", "{port}")
     return Server(f"vllm-{form}", command, kind="vllm", env=env)
@@ -117,7 +144,14 @@ def transformers(models: Path, threads: int) -> Server | None:
     venv = os.environ.get("CALLGATE_PEER_TRANSFORMERS")
     if not venv or not (models / "bf16" / "config.json").exists():
         return None
-    command = (f"{venv}/bin/transformers", "serve", str(models / "bf16"), "--continuous-batching", "--device", "cpu")
+    command: tuple[str, ...] = (
+        f"{venv}/bin/transformers",
+        "serve",
+        str(models / "bf16"),
+        "--continuous-batching",
+        "--device",
+        "cpu",
+    )
     command += ("--dtype", "bfloat16", "--cb-num-blocks", "128", "--cb-max-batch-tokens", "2048", "--port", "{port}")
     env = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
     return Server("transformers", command, kind="transformers", model=str(models / "bf16"), env=env)
@@ -167,10 +201,14 @@ def stop(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
         process.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(grace)
-    for member in psutil.wait_procs(members, 1.0)[1]:
+    left = psutil.wait_procs(members, 1.0)[1]
+    for member in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait(grace)
+    psutil.wait_procs(left, 5.0)
 
 
 @contextlib.contextmanager

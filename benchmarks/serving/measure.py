@@ -143,7 +143,7 @@ def judged(name: str, answers: Sequence[Answer], count: int) -> dict[str, float]
     good = [answer for answer in answers if answer.error is None and not answer.capped]
     if name == "W5":
         checks = [judge_calls(answer) for answer in good]
-        names = ("tool_call_share", "args_json_share", "schema_valid_share", "right_tool_share")
+        names: tuple[str, ...] = ("tool_call_share", "args_json_share", "schema_valid_share", "right_tool_share")
     elif name == "W6":
         checks = [judge_json(answer) for answer in good]
         names = ("schema_valid_share", "right_tool_share")
