@@ -1,4 +1,7 @@
-"""Writes the last comparison of each model into docs/benchmarks.md: ``python -m scripts.benchmarks_table``."""
+"""Writes the last comparison of each model into docs/benchmarks.md, with a roofline picture of each beside it.
+
+python -m scripts.benchmarks_table
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,32 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.table import grouped, ratio_table
+from benchmarks.serving.roofline import roofline
+from benchmarks.serving.table import Figures, grouped, ratio_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS, DOC = ROOT / "benchmarks/results/serving.jsonl", ROOT / "docs/benchmarks.md"
 BEGIN, END = "<!-- table: written by scripts/benchmarks_table.py -->", "<!-- end of table -->"
 
 
-def tables(lines: Iterable[Mapping[str, Any]]) -> str:
+def last_runs(lines: Iterable[Mapping[str, Any]]) -> list[tuple[dict[str, Any], Figures]]:
     """The last full run (no --max-requests) of each model, by name."""
-    last: dict[str, str] = {}
-    for common, figures in grouped(lines):
-        if not common["settings"].get("max_requests"):
-            last[common["model"]] = ratio_table(common, figures)
-    return "\n\n".join(last[model] for model in sorted(last)) or "No comparison has been recorded yet."
+    last = {run[0]["model"]: run for run in grouped(lines) if not run[0]["settings"].get("max_requests")}
+    return [last[model] for model in sorted(last)]
+
+
+def picture_name(model: str) -> str:
+    return f"roofline-{Path(model).stem}.svg"
+
+
+def tables(lines: Iterable[Mapping[str, Any]]) -> str:
+    """A table for each model, and the link to its picture where there is one."""
+    parts = []
+    for common, figures in last_runs(lines):
+        parts.append(ratio_table(common, figures))
+        if roofline(common, figures):
+            parts.append(f"![Roofline of {common['model']}]({picture_name(common['model'])})")
+    return "\n\n".join(parts) or "No comparison has been recorded yet."
 
 
 def updated(text: str, lines: Iterable[Mapping[str, Any]]) -> str:
@@ -33,5 +48,13 @@ def read(path: Path = RESULTS) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
+def main() -> None:
+    lines = read()
+    DOC.write_text(updated(DOC.read_text("utf-8"), lines), "utf-8")
+    for common, figures in last_runs(lines):
+        if picture := roofline(common, figures):
+            (DOC.parent / picture_name(common["model"])).write_text(picture, "utf-8")
+
+
 if __name__ == "__main__":
-    DOC.write_text(updated(DOC.read_text("utf-8"), read()), "utf-8")
+    main()

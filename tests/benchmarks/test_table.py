@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.serving.roofline import roofline
 from benchmarks.serving.table import METRICS, OURS, Figures, grouped, ratio_table
 from scripts.benchmarks_table import BEGIN, DOC, END, read, updated
 
@@ -111,3 +113,11 @@ def test_the_documents_table_comes_from_the_results_file() -> None:
 
 def test_every_workload_has_one_line() -> None:
     assert [metric.workload for metric in METRICS if metric.workload.startswith("W")] == [f"W{i}" for i in range(1, 8)]
+
+
+def test_the_roofline_places_a_point_for_each_measured_rate(figures: Figures) -> None:
+    figures.add("a", row("W2", prefill_tok_s=1000))
+    drawn = ElementTree.fromstring(roofline(COMMON, figures))
+    titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == [f"{OURS} W1: 80 GOP/s", "a W1: 40 GOP/s", "a W2: 1,000 GOP/s", "b W1: 20 GOP/s"]
+    assert roofline(COMMON | {"model_work": {}}, figures) == ""
