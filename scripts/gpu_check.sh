@@ -31,8 +31,10 @@ if [ "$DRY" = 0 ]; then
   [ -n "$GPU" ] || { echo "No GPU here; scripts/gpu_check.sh --dry-run shows what would run."; exit 2; }
   mkdir -p "$OUT"
 fi
+export CALLGATE_AUTOTUNE=0 # results do not depend on block sizes; compiling one candidate each saves minutes
 step 140 kernels "$PYTHON" -m pytest tests/gpu/test_kernels.py -v --durations=5 --timeout=120
 step 120 engine "$PYTHON" -m pytest tests/gpu/test_engine.py -v --durations=5 --timeout=110
+unset CALLGATE_AUTOTUNE
 step 215 figures "$PYTHON" -m benchmarks.gpu --json "$OUT/figures.json"
 if [ "$DRY" = 1 ]; then
   echo "Dry run: nothing was started. In all at most 475 s."

@@ -106,8 +106,9 @@ def _fingerprint(candidates: Sequence[Config]) -> str:
 
 @functools.cache
 def tune_table() -> TuneTable:
-    """This process's table: one file per GPU model and Triton version in the user's cache directory."""
-    if INTERPRETED or not torch.cuda.is_available():
+    """This process's table: one file per GPU model and Triton version in the user's cache directory. With
+    CALLGATE_AUTOTUNE=0 nothing is measured: every kernel then uses its first candidate, and compiles only that."""
+    if INTERPRETED or os.environ.get("CALLGATE_AUTOTUNE") == "0" or not torch.cuda.is_available():
         return TuneTable(None, None)
     override = os.environ.get("CALLGATE_CACHE", "")
     base = Path(override).expanduser() if override else platformdirs.user_cache_path("callgate")
