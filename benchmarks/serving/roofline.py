@@ -41,7 +41,7 @@ def roofline(common: Mapping[str, Any], figures: Figures) -> str:
     roof = [(1.0, read), (peak / read, peak), (10_000.0, peak)]
     path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in roof)
     lines.append(f'<polyline points="{path}" fill="none" stroke="#333" stroke-width="2"/>')
-    lines.append(text(x(1.2), y(read * 1.2) - 18, f"{host['read_gb_s']} GB/s"))
+    lines.append(text(x(1.2), y(read * 1.2) - 36, f"{host['read_gb_s']} GB/s"))
     lines.append(text(x(1000), y(peak) - 6, f"int8 {host['int8_gop_s']:,.0f} GOP/s"))
     for i, server in enumerate(figures.by_server):
         lines.append(f'<circle cx="{WIDTH - RIGHT + 20}" cy="{TOP + 20 * i + 6}" r="5" fill="{colour(i)}"/>')
