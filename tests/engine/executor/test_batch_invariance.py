@@ -13,11 +13,16 @@ from tests.engine.models.tiny import make_model, random_tokens, save
 PROMPTS = [random_tokens(count, seed=count) for count in (5, 17, 64, 65, 66, 130, 200, 31, 1, 90)]
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(
+    scope="module",
+    params=[("qwen2-7-heads", "float32"), ("qwen2-7-heads", "bfloat16"), ("moe", "float32"), ("moe", "bfloat16")],
+    ids=" ".join,
+)
 def executor(request, tmp_path_factory):
+    variant, dtype = request.param
     path = tmp_path_factory.mktemp("model")
-    save(make_model("qwen2-7-heads", scale=0.1), path)
-    return load(path, dtype=request.param, pages=512)
+    save(make_model(variant, scale=0.1), path)
+    return load(path, dtype=dtype, pages=512)
 
 
 @pytest.fixture(scope="module")
