@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ class WorkerNode:
         self._limits = limits or SupervisorLimits()
         self._generation = 0
         self._failures = 0
+        self._children: tuple[Child, ...] = ()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of this node's ranks that live."""
+        return tuple(child.pid for child in self._children if not child.exited.done())
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``. Raises EngineStartError after ``max_crashes`` starts in a row that came to nothing."""
@@ -51,7 +58,8 @@ class WorkerNode:
         self._generation += 1
         self._failures += 1
         ranks = local_ranks(self._plan.config)
-        children = [start_rank(self._plan, rank, Sockets(run_dir, self._generation)) for rank in ranks]
+        sockets = Sockets(run_dir, self._generation)
+        children = self._children = tuple(start_rank(self._plan, rank, sockets) for rank in ranks)
         try:
             started = asyncio.gather(*[asyncio.shield(child.started) for child in children])
             exits: list[asyncio.Future[Any]] = [stopping, *[child.exited for child in children]]
@@ -69,7 +77,7 @@ class WorkerNode:
                 await child.end()
 
 
-def _why(children: list[Child]) -> str:
+def _why(children: Sequence[Child]) -> str:
     for child in children:
         message = child.started.result() if child.started.done() else None
         if isinstance(message, StartFailed):

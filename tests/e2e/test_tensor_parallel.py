@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig
-from engine.launch import Engine, EngineStartError, SupervisorLimits, launch
+from engine.launch import Engine, EngineStartError, SupervisorLimits, launch, make_plan
 from engine.messages import GenerateReqInput, GrammarSpec
 from engine.sampling_params import SamplingParams
+from engine.worker_node import WorkerNode
 from tests.e2e.engines import QUICK, alive, collect, scaled, until, until_idle
 from tests.e2e.tiny_model import VOCAB, tiny_model
 
@@ -154,3 +156,31 @@ async def test_settings_that_cannot_be_served_are_one_line(model, run_dir):
     with pytest.raises(EngineStartError, match="hash-lm has no tensor parallelism"):
         async with running(Path("hash-lm"), run_dir, 2):
             pass
+
+
+async def test_two_nodes_of_one_rank(model, run_dir, monkeypatch):
+    """Node 1 in this very process, over loopback: one answer, one fate, and nothing left behind."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    nodes = {"nnodes": 2, "dist_init_addr": address, "kv_pages": 64, "threads": 1}
+    settings = {"model": str(model), "runner": "torch", "device": "cpu", "dtype": "float32", "tp_size": 2, **nodes}
+    other = WorkerNode(make_plan(EngineConfig(**settings, node_rank=1, run_dir=str(run_dir / "other"))))
+    stop = asyncio.Event()
+    node = asyncio.create_task(other.run(stop))
+    async with running(model, run_dir, 2, **nodes) as engine:
+        assert set(engine.pids) == {"model", "detokenizer"}
+        before = await tokens_of(engine, prompt(1))
+        (rank,) = other.pids
+        pids = [rank, *engine.pids.values()]
+        os.kill(rank, signal.SIGKILL)
+        await until(lambda: engine.state == "restarting", 3)
+        await until(lambda: engine.state == "ready", 90)
+        assert await tokens_of(engine, prompt(1)) == before
+        assert other.pids != (rank,)
+        pids += [*other.pids, *engine.pids.values()]
+        stop.set()
+        await asyncio.wait_for(node, 20)
+    assert not [pid for pid in pids if alive(pid)]
+    assert not list((run_dir / "other").iterdir())
