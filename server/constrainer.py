@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine.grammar.check import GrammarChecker
+from engine.grammar.check import TOO_LARGE, TOO_SLOW, GrammarChecker
 from engine.grammar.interface import GrammarError
 from engine.grammar.source import check_regex
 from engine.messages import GrammarSpec
@@ -23,6 +23,8 @@ from toolcall.constraints import ConstraintRequest, build_constraint
 logger = logging.getLogger(__name__)
 
 MAX_SCHEMA_DEPTH = 64
+MAX_EXHAUSTING = 1
+"""Schemas of one request that may cost the check worker its life before the request is refused: each takes seconds."""
 Schema = Mapping[str, Any]
 
 
@@ -73,6 +75,8 @@ class Constrainer:
             param = f"tools[{index}].function.parameters"
             relaxed, free, note = await self._judge(tool.schema(), param, strict=tool.strict)
             notes += note
+            if sum(map(exhausts, notes)) > MAX_EXHAUSTING:
+                raise UnusableSchema(param, "", "Together with the tools before it, this takes too long to compile.")
             tools.append(dataclasses.replace(tool, relaxed=relaxed, free=free))
         request = dataclasses.replace(request, tools=tuple(tools))
         if request.document is not None:
@@ -96,7 +100,7 @@ class Constrainer:
         pointer = locate(schema, error)
         if strict or is_broken(schema, error):
             raise UnusableSchema(param, pointer, error)
-        if await self._error(_schema_spec(schema, lenient=True)) is None:
+        if not exhausts(error) and await self._error(_schema_spec(schema, lenient=True)) is None:
             return True, False, [f"{param}{pointer} is not enforced: {error}"]
         return False, True, [f"{param} is not enforced at all: {error}"]
 
@@ -112,6 +116,11 @@ def _schema_spec(schema: Schema, *, lenient: bool) -> GrammarSpec:
     body = {key: value for key, value in close_objects(schema).items() if key != "x-guidance"}
     options = {"lenient": True} if lenient else {}
     return GrammarSpec(kind="json_schema", source=json.dumps({"x-guidance": options, **body}, ensure_ascii=False))
+
+
+def exhausts(error: str) -> bool:
+    """Whether what a message tells of took all the time or memory that there is."""
+    return TOO_SLOW in error or TOO_LARGE in error
 
 
 def readable(error: str) -> str:

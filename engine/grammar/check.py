@@ -13,14 +13,16 @@ from collections import OrderedDict
 import msgspec
 
 from engine.grammar.interface import GrammarError
-from engine.grammar.source import to_lark
+from engine.grammar.source import check_limits
 from engine.messages import GrammarSpec
 
-TIMEOUT_SECONDS = 3.0
+TIMEOUT_SECONDS = 2.0
 START_TIMEOUT_SECONDS = 30.0
 CACHE_ENTRIES = 4096
 """Verdicts are a hash and a short text each, so the cache stays under a few MB whatever clients send."""
 LINE_LIMIT = 1 << 20
+TOO_SLOW, TOO_LARGE = "The grammar took longer than", "The grammar is too large or too deeply nested to compile."
+"""How the messages begin that cost a worker."""
 
 
 class GrammarChecker:
@@ -41,7 +43,7 @@ class GrammarChecker:
         payload = msgspec.json.encode(spec)
         key = hashlib.blake2b(payload, digest_size=16).digest()
         if key not in self._verdicts:
-            to_lark(spec)
+            check_limits(spec)
             async with self._lock:
                 verdict = await self._ask(payload)
             self._verdicts[key] = verdict
@@ -74,7 +76,7 @@ class GrammarChecker:
             line = await asyncio.wait_for(process.stdout.readline(), self._timeout)
         except TimeoutError:
             await self.close()
-            return f"The grammar took longer than {self._timeout:g} s to compile."
+            return f"{TOO_SLOW} {self._timeout:g} s to compile."
         except (ConnectionError, OSError):
             line = b""
         except asyncio.CancelledError:
@@ -82,7 +84,7 @@ class GrammarChecker:
             raise
         if not line:
             await self.close()
-            return "The grammar is too large or too deeply nested to compile."
+            return TOO_LARGE
         error = json.loads(line)["error"]
         return None if error is None else str(error)
 

@@ -24,6 +24,8 @@ MAX_ROW_ITEMS = 4_000
 """Parser items after one byte. The time of a step grows with their square, up to 0.1 s here; ordinary grammars have
 tens, and a union of N objects that all share their first properties up to 15 N."""
 WALKS, WALK_BYTES, WALK_SECONDS = 3, 100, 0.5
+COMPILE_CPU_SECONDS = 0.5
+"""The engine compiles once more what passed, and everybody waits for it that long."""
 STRUCTURE = frozenset(b'{}[]":,<>/')
 BYTES_PER_GRAMMAR, BYTES_PER_SOURCE_BYTE = 128 << 10, 80
 """What a compiled grammar takes, measured from 84 bytes of source to 16 KB; the estimate bounds the cache (H28)."""
@@ -56,7 +58,10 @@ class Validator:
 
     def validate(self, spec: GrammarSpec) -> None:
         """Raise GrammarError where the engine could not compile ``spec``, or not follow it."""
+        start = time.process_time()
         compiled = self._backend.compile(spec)
+        if time.process_time() - start > COMPILE_CPU_SECONDS:
+            raise GrammarError(f"The grammar took longer than {COMPILE_CPU_SECONDS:g} s of CPU time to compile.")
         deadline = time.monotonic() + WALK_SECONDS
         for seed in range(WALKS):
             self._walk(self._backend.start(compiled), random.Random(seed), deadline)

@@ -13,6 +13,8 @@ MAX_REGEX_BYTES = 64_000
 MAX_REGEX_NESTING = 64
 MAX_SCHEMA_DEPTH = 64
 MAX_CHOICES = 4096
+MAX_EBNF_RULES = 512
+"""The converter's time grows with their square; this many take a tenth of a second."""
 
 
 def _structure(pattern: str) -> Iterator[str]:
@@ -100,27 +102,40 @@ def _choice_lark(source: str) -> str:
 def _ebnf_lark(source: str) -> str:
     from llguidance.gbnf_to_lark import any_to_lark
 
-    if regex_nesting(source) > MAX_REGEX_NESTING:
-        raise GrammarError(f"The grammar nests more than {MAX_REGEX_NESTING} groups.")
-    if ":" not in source:
-        raise GrammarError("The grammar has no rules.")
     try:
         return str(any_to_lark(source))
     except Exception as error:  # the converter raises bare Exceptions, "No 'root' rule found" among them
         raise GrammarError(f"The grammar cannot be read: {error}") from error
 
 
-def to_lark(spec: GrammarSpec) -> str:
-    """The Lark text of a spec. Raises GrammarError for what is refused before compiling."""
+def _check_ebnf(source: str) -> None:
+    if regex_nesting(source) > MAX_REGEX_NESTING:
+        raise GrammarError(f"The grammar nests more than {MAX_REGEX_NESTING} groups.")
+    if ":" not in source:
+        raise GrammarError("The grammar has no rules.")
+    if source.count("::=") > MAX_EBNF_RULES:
+        raise GrammarError(f"The grammar has more than {MAX_EBNF_RULES} rules.")
+
+
+def check_limits(spec: GrammarSpec) -> None:
+    """Raise GrammarError for what is refused unread, in time linear in its size: for the event loop."""
     if len(spec.source.encode("utf-8", "surrogatepass")) > MAX_SOURCE_BYTES:
         raise GrammarError(f"The grammar is longer than {MAX_SOURCE_BYTES} bytes.")
+    if spec.kind == "regex":
+        check_regex(spec.source)
+    elif spec.kind == "ebnf":
+        _check_ebnf(spec.source)
+
+
+def to_lark(spec: GrammarSpec) -> str:
+    """The Lark text of a spec. Raises GrammarError for what is refused before compiling."""
+    check_limits(spec)
     match spec.kind:
         case "lark":
             return spec.source
         case "json_schema":
             return f"start: %json {spec.source}"
         case "regex":
-            check_regex(spec.source)
             return "start: " + lark_regex(spec.source)
         case "choice":
             return _choice_lark(spec.source)

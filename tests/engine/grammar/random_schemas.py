@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,20 @@ PATTERNS = ("^[a-z]+$", "^[A-Z]{2}[0-9]{3}$", "^(red|green|blue)$", "[0-9]", "^a
 FORMATS = ("date", "date-time", "time", "uuid", "email", "ipv4", "uri")
 
 
-def schemas(count: int, seed: int = 0) -> list[Schema]:
-    """``count`` object schemas, as tools and documents have them; the same for the same seed."""
+def schemas(count: int, seed: int = 0, *, markers: bool = True) -> list[Schema]:
+    """``count`` object schemas, as tools and documents have them; the same for the same seed. ``markers``: names
+    may hold the marks of XML, which formats with one element per parameter cannot spell."""
     rng = random.Random(seed)
-    return [Maker(rng).root() for _ in range(count)]
+    names = NAMES if markers else tuple(name for name in NAMES if "<" not in name)
+    return [Maker(rng, names).root() for _ in range(count)]
 
 
 class Maker:
     """Writes one schema. Definitions are made as they are referred to, some of them refer to themselves."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, names: Sequence[str] = NAMES) -> None:
         self.rng = rng
+        self.names = names
         self.definitions: Schema = {}
 
     def root(self) -> Schema:
@@ -71,7 +74,7 @@ class Maker:
 
     def object(self, depth: int) -> Schema:
         rng = self.rng
-        names = rng.sample(NAMES, rng.randint(0 if depth else 1, 5 if depth == 0 else 3))
+        names = rng.sample(self.names, rng.randint(0 if depth else 1, 5 if depth == 0 else 3))
         schema: Schema = {"type": "object", "properties": {name: self.any(depth + 1) for name in names}}
         required = [name for name in names if rng.random() < 0.6]
         if required or rng.random() < 0.3:

@@ -75,6 +75,7 @@ class Engine:
         return finish.type
 
 
+@pytest.mark.timeout(1800)
 async def test_bombs(capsys: pytest.CaptureFixture[str]) -> None:
     checker = GrammarChecker()
     constrainer, engine = Constrainer(checker), Engine()

@@ -32,7 +32,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
 """The first two hold far fewer pages than their requests come to need: they preempt."""
 
 
-def all_schemas(count: int) -> list[Any]:
+def all_schemas(count: int, *, markers: bool) -> list[Any]:
     """``count`` schemas: made up, sent by real clients, and of the file that CALLGATE_SCHEMAS names."""
     real = {
         json.dumps(schema, sort_keys=True) for file in sorted(RECORDED.glob("*.json*")) for schema in recorded(file)
@@ -43,7 +43,7 @@ def all_schemas(count: int) -> list[Any]:
     found = rng.sample(from_clients, min(len(from_clients), count // 5)) + rng.sample(
         given, min(len(given), count // 3)
     )
-    return [*found, *schemas(count - len(found), seed=11)]
+    return [*found, *schemas(count - len(found), seed=11, markers=markers)]
 
 
 def _lines(path: str) -> Iterator[str]:
@@ -66,11 +66,12 @@ async def tasks_of(all_of_them: list[Any], formats: tuple[str, ...], tally: Tall
     return tasks
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("formats", [("hermes",), ("qwen3_coder", "llama3_json", "mistral", "glm45")], ids=str)
 def test_every_generation_validates(formats: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     tally, rng, grammar = Tally(), random.Random(5), backend()
     native = len(formats) == 1
-    tasks = asyncio.run(tasks_of(all_schemas(scaled(25 if native else 8)), formats, tally))
+    tasks = asyncio.run(tasks_of(all_schemas(scaled(25 if native else 8), markers=native), formats, tally))
     preemptions = drafts = 0
     for start in range(0, len(tasks), BATCH):
         batch = [(task, 5) for task in tasks[start : start + BATCH]]
