@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -122,6 +123,7 @@ def write(path: Path, common: dict[str, Any], figures: Figures) -> None:
 
 def main() -> None:
     args = parse()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Servers are stopped and figures kept then, too.
     found = resolve(args.model)
     model = Path(found.name) if found.kind == "hash-lm" else found.path
     servers = [ours(model, args.threads, tuple(args.server_args)), *installed(model, args.threads)]
