@@ -6,6 +6,7 @@ the engine enforces it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,14 @@ from typing import Any
 import msgspec
 import orjson
 
+from engine.grammar.source import to_lark
 from engine.messages import GrammarSpec
 from server import limits
 from server.constrainer import Constrained, Constrainer, UnusableSchema
 from server.errors import BadRequest
 from server.schema_check import check_schema, nesting
 from server.tools import Tools
-from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy, Reasoning
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy, Reasoning, after_reasoning
 
 _STRUCTURED_KEYS = ("json", "regex", "choice", "grammar", "json_object")
 
@@ -163,9 +165,14 @@ async def _client_constraint(plan: ConstraintPlan, constrainer: Constrainer) -> 
     if plan.tools.choice == "required":
         raise BadRequest("A grammar and a forced tool call exclude each other.", param=plan.shape.param)
     assert plan.shape.grammar is not None
-    after = plan.reasoning_markers[1] if plan.reasoning == "open" else ""
-    spec = msgspec.structs.replace(plan.shape.grammar, start_after=after)
-    return await constrainer.check(spec, plan.shape.param)
+    spec = await constrainer.check(plan.shape.grammar, plan.shape.param)
+    if plan.reasoning == "none":
+        return spec
+    if spec.triggers:
+        after = plan.reasoning_markers[1] if plan.reasoning == "open" else ""
+        return msgspec.structs.replace(spec, start_after=after)
+    wrapped = after_reasoning(await asyncio.to_thread(to_lark, spec), plan.reasoning, plan.reasoning_markers)
+    return await constrainer.check(wrapped, plan.shape.param)
 
 
 def _refusal(exc: UnusableSchema, plan: ConstraintPlan) -> BadRequest:

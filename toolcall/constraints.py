@@ -81,6 +81,16 @@ def build_constraint(request: ConstraintRequest) -> GrammarSpec | None:
     return _forced(request, style, tools)
 
 
+def after_reasoning(grammar: str, reasoning: Reasoning, markers: tuple[str, str]) -> GrammarSpec:
+    """A client's grammar (Lark) for a model that is reasoning, or may begin to: it holds from the end of that on,
+    and the blank lines that models write there are no part of it. ``markers``: start and end of reasoning."""
+    builder = _Builder(FALLBACK, flexible=False)
+    body = builder.rules.add("client", f"%lark {{\n{grammar}\n}}")
+    if reasoning == "open":
+        return GrammarSpec(kind="lark", source=builder.source(f"LAYOUT? {body}"), start_after=markers[1])
+    return GrammarSpec(kind="lark", source=builder.source(f"({builder.thought(*markers)} LAYOUT?)? {body}"))
+
+
 def _constrained(request: ConstraintRequest) -> Sequence[ConstrainedTool]:
     if request.choice == "required" or request.policy == "on":
         return request.tools
