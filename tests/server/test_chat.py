@@ -404,7 +404,7 @@ async def test_forced_calls_and_formats_send_a_grammar(gateway: Gateway) -> None
         ({"guided_choice": ["yes", "no"]}, "choice"),
         ({"ebnf": 'root ::= "a"'}, "ebnf"),
     ):
-        response = await gateway.chat(USER, **fields)
+        response = await gateway.chat(USER, chat_template_kwargs={"enable_thinking": False}, **fields)
         assert response.status_code == 200, response.text
         grammar = gateway.engine.requests[-1].grammar
         assert grammar is not None, fields
