@@ -70,7 +70,7 @@ class TorchExecutor:
         )
         max_positions = config.max_model_len or checkpoint.config.max_positions
         with loader:
-            method = linear_method(config.quantization, checkpoint.config.quantization)
+            method = linear_method(config.quantization, checkpoint.config.quantization, on_gpu=not self.device.is_cpu)
             self._model = load_model(loader, method, self._tp, max_positions=max_positions)
         num_layers = checkpoint.config.num_layers
         self._pool = KVPool(spec, num_layers, -(-config.chunked_prefill_size // config.page_size))

@@ -50,8 +50,8 @@ class PackedLinearMethod:
         return self._plain.over(torch.cat([self.matrix(weights, shard) for shard in shards]), bias)
 
     def matrix(self, weights: WeightLoader, shard: Shard) -> torch.Tensor:
-        if not self._config.covers(shard.name):
-            return self._plain.matrix(weights, shard)
+        if not self._config.covers(shard.name) or self._config.method == "round":
+            return self._plain.matrix(weights, shard)  # rounding would cost accuracy and save nothing here
         return _plain(self._read(weights, self._config, shard), weights)
 
     def _packed(

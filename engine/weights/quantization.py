@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from engine.weights.errors import WeightsError
 
-QuantMethod = Literal["awq", "gptq", "fp8"]
+QuantMethod = Literal["awq", "gptq", "fp8", "round"]
 SUPPORTED = "AWQ and GPTQ in 4 bits, FP8 (e4m3) per tensor and per block"
 
 PACKED_TYPES = ("I32", "F8_E4M3")
@@ -19,9 +19,10 @@ _PACKED = 8
 
 @dataclass(frozen=True, slots=True)
 class QuantizationConfig:
-    """method: whose layout. group_size: inputs that share a scale (awq, gptq). block: (outputs, inputs) that share
-    one (fp8), None for one scale per tensor. zero_offset: what is added to stored zero points (GPTQ's first format
-    stores them less one). skipped: parts of module names that stay as they are."""
+    """method: whose layout; ``round``: plain weights, rounded while loading. group_size: inputs that share a scale
+    (awq, gptq). block: (outputs, inputs) that share one (fp8), None for one scale per tensor. zero_offset: what is
+    added to stored zero points (GPTQ's first format stores them less one). skipped: parts of module names that stay
+    as they are."""
 
     method: QuantMethod
     group_size: int = 0
@@ -30,7 +31,7 @@ class QuantizationConfig:
     skipped: tuple[str, ...] = ()
 
     def covers(self, module: str) -> bool:
-        """``lm_head`` stays whole in all three formats."""
+        """``lm_head`` stays whole in every format."""
         return module != "lm_head" and not any(part in module for part in self.skipped)
 
     def tensors(self, out_features: int, in_features: int) -> dict[str, tuple[int, ...]]:

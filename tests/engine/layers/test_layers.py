@@ -81,7 +81,7 @@ def test_rotation_keeps_inner_products_of_equal_distance():
     """What rotary embedding is for: q at i against k at j depends on i - j alone."""
     config = config_from_hf(hf_config("llama"), "x")
     rotary = RotaryEmbedding(config, 100, CPU)
-    q, k = torch.randn(8), torch.randn(8)
+    q, k = torch.randn(2, 8, generator=torch.Generator().manual_seed(3))
 
     def score(i: int, j: int) -> float:
         cos, sin = rotary.at(torch.tensor([i, j]))
