@@ -17,8 +17,12 @@ from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, peek, skip_
 MAX_DEPTH = 200
 """Deeper values are no calls: json.loads of every client must be able to read the arguments."""
 
-MAX_ATOM = 400
-"""A longer number is none."""
+MAX_ATOM = 4096
+"""A longer number is none: Python's json.loads reads up to 4,300 digits. Grammars allow numbers of any length, and
+random models write hundreds of digits."""
+
+MAX_WORD = 400
+"""Longer text without quotes is no value."""
 
 _RUN = {q: re.compile(rf'[^{q}"\\\x00-\x1f]+') for q in "\"'"}
 _FULL = {q: run.fullmatch for q, run in _RUN.items()}
@@ -207,7 +211,7 @@ def read_atom(lx: Lexer, put: Put) -> Read[None]:
         found = _ATOM.match(lx.buf, lx.pos)
         if found is None:
             raise NoCall
-        if len(found.group()) > MAX_ATOM:
+        if len(found.group()) > (MAX_ATOM if found.group()[0] in "-0123456789" else MAX_WORD):
             raise NoCall
         if found.end() < len(lx.buf) or lx.at_end():
             break

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcall.json_stream import MAX_DEPTH, decode_all, is_object, loose_json, number, read_object, read_value
+import toolcall
+from toolcall.json_stream import MAX_ATOM, MAX_DEPTH, decode_all, is_object, loose_json, number, read_object, read_value
 from toolcall.lexer import Lexer, NoCall
 
 JSON = st.recursive(
@@ -103,7 +104,7 @@ def test_repairs(text: str, repaired: str) -> None:
         "[}",
         '{"a":1]',
         "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
-        "1" * 500,
+        "1" * (MAX_ATOM + 1),
         "--1",
         "1e",
         '"\\',
@@ -146,3 +147,14 @@ def test_numbers(text: str, value: str | None) -> None:
 def test_is_object() -> None:
     assert is_object("{}")
     assert not any(map(is_object, ("[]", '{"a": NaN}', "{", "null", '{"a":' * 100_000)))
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral"])
+@pytest.mark.parametrize("number", ["7" * 500, "-" + "1" * 4000, "0." + "3" * 1000, "1" * 600 + "e5"])
+def test_numbers_as_long_as_clients_can_read(name: str, number: str) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "number"}}}}}]
+    call = f'{{"name": "f", "arguments": {{"a": {number}}}}}'
+    text = {"hermes": f"<tool_call>{call}</tool_call>", "mistral": f"[TOOL_CALLS] [{call}]"}.get(name, call)
+    (found,) = toolcall.parse(text, tools, format=name).tool_calls
+    assert number in found.arguments
+    json.loads(found.arguments)

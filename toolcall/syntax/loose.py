@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolcall.json_stream import MAX_ATOM, checked, escape, number, quote
+from toolcall.json_stream import MAX_WORD, checked, escape, number, quote
 from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, at_marker, skip_space, until
 from toolcall.output import Output
 from toolcall.schema import SchemaNode, to_json
@@ -132,10 +132,10 @@ class LooseCalls:
 
     def _read_bare(self, lx: Lexer, put: Put, schema: SchemaNode) -> Read[None]:
         while (found := _BARE_END.search(lx.buf, lx.pos)) is None:
-            if lx.at_end() or len(lx.buf) - lx.pos > MAX_ATOM:
+            if lx.at_end() or len(lx.buf) - lx.pos > MAX_WORD:
                 raise NoCall
             yield
-        if found.start() - lx.pos > MAX_ATOM:
+        if found.start() - lx.pos > MAX_WORD:
             raise NoCall
         word = lx.buf[lx.pos : found.start()].strip()
         lx.pos = found.start()
