@@ -42,13 +42,16 @@ class Seen:
 
 def is_situation(given: Mapping[str, Any]) -> bool:
     kwargs = given.get("chat_template_kwargs") or {}
-    return bool({"situation", "model_output", "thinking"} & given.keys()) or bool(kwargs.get("enable_thinking"))
+    return bool({"situation", "model_output", "thinking", "text_chunks", "logprobs"} & given.keys()) or bool(
+        kwargs.get("enable_thinking")
+    )
 
 
 def check_situation(case: Case, gateways: Gateways) -> list[str]:
     """What differs; empty when the case passes. Raises NotRun for a situation or words not known here."""
     given, expected = case["input"], case.get("expected") or {}
-    words = given.get("situation") or ("thinking" if "model_output" not in given else "model output")
+    told = next((key for key in ("logprobs", "model_output") if key in given), "thinking")
+    words = given.get("situation") or told.replace("_", " ")
     set_up = next((found for pattern, found in SITUATIONS if re.search(pattern, words)), None)
     if set_up is None:
         raise NotRun(f"situation {words!r}")
@@ -134,6 +137,17 @@ def _document_and_tools(case: Case, gateways: Gateways) -> Seen:
     answers = [gateways.real("any").ask({**body, "seed": seed}) for seed in range(6)]
     facts = {"call": call, "document": document, "last": last, "random": answers}
     return Seen(case, first.answers, first.requests, facts)
+
+
+def _logprobs(case: Case, gateways: Gateways) -> Seen:
+    """A streamed call with logprobs, in the chunks that the case says or in single characters."""
+    pieces = case["input"].get("text_chunks") or list(write_calls([example_call(case)]))
+    fields = {key: value for key, value in case["input"].items() if key != "text_chunks"}
+    gateway = gateways.scripted(Reply(chunks=pieces))
+    body = {"messages": [USER], "tools": case["tools"], **fields, "stream_options": {"include_usage": True}}
+    answer = gateway.ask(body)
+    gateway.close()
+    return Seen(case, [answer], facts={"tokens": len("".join(pieces).encode())})
 
 
 def _turns(case: Case, gateways: Gateways) -> Seen:
@@ -289,6 +303,14 @@ def _usage_counts(seen: Seen) -> bool:
     )
 
 
+def _all_logprobs(seen: Seen) -> bool:
+    """One for every token but the one that ends the answer."""
+    choices = [choice for answer in seen.answers for chunk in answer.chunks for choice in chunk["choices"]]
+    entries = sum(len((choice.get("logprobs") or {}).get("content") or ()) for choice in choices)
+    usage = seen.answers[0].chunks[-1]["usage"]
+    return entries == seen.facts["tokens"] == usage["completion_tokens"] - 1 and _called(seen)
+
+
 def _noise_free(seen: Seen) -> bool:
     noise = seen.facts["noise"]
     return noise.status == 200 and "<|im_start|>" not in (noise.content or "") and noise.finish == "length"
@@ -323,6 +345,7 @@ SITUATIONS: tuple[tuple[str, Callable[[Case, Gateways], Seen]], ...] = (
     (r"Mistral", _mistral_ids),
     (r"\d+ tools, \d+ KB", _many_tools),
     (r"grammar backend", _backends),
+    (r"^logprobs$", _logprobs),
     (r"no parsable call|^model output$", _model_output),
     (r"^thinking$", _thinking),
     (r"response with a call|calls and no text", _call_only),
@@ -349,6 +372,8 @@ JUDGES: tuple[tuple[str, Judge], ...] = (
         lambda s: all(re.fullmatch("[A-Za-z0-9]{9}", c.id) for a in s.answers for c in a.calls),
     ),
     (r"no size ceiling", _no_ceiling),
+    (r"^not rejected", lambda seen: all(answer.status == 200 for answer in seen.answers)),
+    (r"do not lose the logprobs|number of logprob entries", _all_logprobs),
     (r"TTFT overhead", _cached_or_quick),
     (r"works or returns 400", _works_or_says),
 )
