@@ -10,6 +10,7 @@ import argparse
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
 import platform
 import shutil
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Final
 
 import platformdirs
+
+logger = logging.getLogger(__name__)
 
 SOURCE_DIR: Final = Path(__file__).resolve().parent
 COMPILE_SECONDS: Final = 300
@@ -146,6 +149,8 @@ def _compile(artefact: Path) -> None:
     if not candidates:
         raise BuildUnavailable("no C++ compiler found: install g++ or clang++, or `pip install callgate[zig]`")
     failures: list[str] = []
+    # A warning, so that it reaches the terminal without any logging set up too: nothing else is said meanwhile.
+    logger.warning("Building the CPU kernels with %s, once, about a minute ...", candidates[0].name)
     for compiler in candidates:
         with tempfile.TemporaryDirectory(dir=artefact.parent, prefix="build-") as temporary:
             try:

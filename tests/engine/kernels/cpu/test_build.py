@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -40,6 +42,23 @@ def test_builds_once_and_again_after_any_change(tree: Path) -> None:
     assert second != first
     assert answer(second) == 42
     assert build.build(force=True) == second
+
+
+def test_the_wait_is_announced_where_there_is_one(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build.build()
+    assert [r.getMessage() for r in caplog.records if "Building the CPU kernels" in r.getMessage()]
+    caplog.clear()
+    build.build()
+    assert not caplog.records
+
+
+def test_the_wait_is_seen_without_logging_set_up(tree: Path) -> None:
+    code = "import sys; from pathlib import Path; from engine.kernels.cpu import build; "
+    code += "build.SOURCE_DIR = Path(sys.argv[1]); build.build()"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tree)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ran.stderr.startswith("Building the CPU kernels")
 
 
 def test_builders_beside_each_other_agree(tree: Path) -> None:
