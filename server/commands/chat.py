@@ -70,12 +70,17 @@ def run(arguments: argparse.Namespace) -> int:
             )
             key = arguments.api_key or os.environ.get("CALLGATE_API_KEY", "")
             headers = {"authorization": f"Bearer {key}"} if key else {}
-            client = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=600))
+            client = stack.enter_context(httpx.Client(base_url=base_url(url), headers=headers, timeout=600))
             _loop(Chat(client, arguments.model or _first_model(client)))
     except (ChatError, httpx.HTTPError) as error:
         print(f"callgate chat: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def base_url(url: str) -> str:
+    """The server's address from what users have at hand: the banner's URL and OpenAI's clients end in ``/v1``."""
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def _loop(chat: Chat) -> None:

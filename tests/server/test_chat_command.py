@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from server.app import build_app
 from server.args import ServerArgs
-from server.commands.chat import Chat, ChatError
+from server.commands.chat import Chat, ChatError, base_url
 from tests.fakes import Reply, ScriptedEngine
 
 CALL = '<tool_call>\n{"name": "calculate", "arguments": {"a": 6, "operation": "multiply", "b": 7}}\n</tool_call>'
@@ -69,3 +69,9 @@ def test_an_error_of_the_server_is_said(make_chat) -> None:
 def test_no_server_is_a_clear_error() -> None:
     with httpx.Client(base_url="http://127.0.0.1:9") as client, pytest.raises(httpx.ConnectError):
         Chat(client, "m").ask("hi")
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+def test_the_banners_url_is_taken_as_it_is(end: str) -> None:
+    assert base_url(f"http://127.0.0.1:8461{end}") == "http://127.0.0.1:8461"
+    assert base_url(f"http://host/prefix{end}") == "http://host/prefix"
