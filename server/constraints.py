@@ -74,8 +74,9 @@ def parse_json_schema(inner: Mapping[str, Any], param: str) -> OutputShape:
     return OutputShape(document=schema, strict=bool(strict), param=f"{param}.schema")
 
 
-def parse_structured_outputs(value: Mapping[str, Any] | None, param: str = "structured_outputs") -> OutputShape:
+def parse_structured_outputs(value: Mapping[str, Any] | None) -> OutputShape:
     """vLLM's ``structured_outputs``: exactly one of json, regex, choice, grammar, json_object."""
+    param = "structured_outputs"
     given = {key: item for key, item in (value or {}).items() if item is not None and item is not False}
     if not given:
         return FREE
@@ -85,10 +86,15 @@ def parse_structured_outputs(value: Mapping[str, Any] | None, param: str = "stru
     key, item = next(iter(given.items()))
     if key == "json_object":
         return OutputShape(document={"type": "object"}, param=param)
+    return parse_constraint(key, item, f"{param}.{key}")
+
+
+def parse_constraint(key: str, item: Any, param: str) -> OutputShape:
+    """One json, regex, choice or grammar, which stands at ``param`` in the request."""
     if key == "json":
-        check_schema(item, f"{param}.json")
-        return OutputShape(document=item, strict=True, param=f"{param}.json")
-    return OutputShape(grammar=_client_grammar(key, item, f"{param}.{key}"), param=f"{param}.{key}")
+        check_schema(item, param)
+        return OutputShape(document=item, strict=True, param=param)
+    return OutputShape(grammar=_client_grammar(key, item, param), param=param)
 
 
 def _client_grammar(key: str, item: Any, param: str) -> GrammarSpec:

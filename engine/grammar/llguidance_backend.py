@@ -80,7 +80,11 @@ class Validator:
 
 
 def _first_line(error: str) -> str:
-    return error.strip().split("\n", 1)[0][:300]
+    """The first line; a regex parser's says nothing, its reason stands in the one that begins with ``error:``."""
+    first, *rest = error.strip().split("\n")
+    if first.endswith("regex parse error:"):
+        first += next((line.removeprefix("error:") for line in rest if line.startswith("error: ")), "")
+    return first[:300]
 
 
 class VocabularyWrapper:

@@ -16,7 +16,7 @@ from engine.messages import GenerateReqInput, GrammarSpec
 from engine.sampling_params import SamplingParams
 from server import limits
 from server.body import convert
-from server.constraints import FREE, ConstraintPlan, OutputShape, parse_structured_outputs
+from server.constraints import FREE, ConstraintPlan, OutputShape, parse_constraint
 from server.context import RequestContext, context_of
 from server.errors import BadRequest, Unsupported
 from server.native.generate_text import NativeAnswers, NativeStyle
@@ -206,13 +206,12 @@ def _shape(native: NativeSampling, where: str) -> OutputShape:
     name, value = given[0], getattr(native, given[0])
     param = f"{where}.{name}"
     if name in ("regex", "ebnf"):
-        shape = parse_structured_outputs({"regex" if name == "regex" else "grammar": value}, where)
-        return OutputShape(grammar=shape.grammar, param=param)
+        return parse_constraint("regex" if name == "regex" else "grammar", value, param)
     if isinstance(value, str):
         value = _json_object(value, param)
     if name == "structural_tag":
         return parse_structural_tag(value, param)
-    return parse_structured_outputs({"json": value}, param)
+    return parse_constraint("json", value, param)
 
 
 def _json_object(text: str, param: str) -> dict[str, Any]:

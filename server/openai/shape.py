@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from server.constraints import OutputShape, parse_response_format, parse_structured_outputs
+from server.constraints import OutputShape, parse_constraint, parse_response_format, parse_structured_outputs
 from server.errors import BadRequest
 from server.openai.fields import GRAMMAR_FIELDS
 from server.structural_tag import parse_structural_tag
@@ -29,4 +29,4 @@ def output_shape(body: Mapping[str, Any]) -> OutputShape:
         return parse_structured_outputs(value)
     if name == "json_schema" and isinstance(value, str):
         raise BadRequest("'json_schema' must be an object; use response_format.", param="json_schema")
-    return parse_structured_outputs({GRAMMAR_FIELDS[name]: value}, name)
+    return parse_constraint(GRAMMAR_FIELDS[name], value, name)

@@ -172,7 +172,7 @@ async def test_structured_output(gateway: Gateway) -> None:
     await answer(gateway, "p", response_format={"type": "json_object"})
     assert gateway.engine.requests[-1].grammar is not None
     response = await ask(gateway, "p", guided_regex="uncompilable")
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "guided_regex.regex")
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "guided_regex")
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,32 @@ def test_structured_outputs(ask: Ask, outputs: Any, status: int) -> None:
         assert body["param"].startswith("structured_outputs")
 
 
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("guided_json", {"type": 1}),
+        ("guided_json", {"type": "integer", "minimum": 5, "maximum": 1}),
+        ("guided_regex", "("),
+        ("guided_choice", []),
+        ("guided_grammar", 'a ::= "x"'),
+        ("regex", "("),
+        ("regex", 1),
+        ("ebnf", 'a ::= "x"'),
+        ("json_schema", {"type": 1}),
+    ],
+)
+def test_a_refusal_names_the_field_that_was_sent(ask: Ask, field: str, wrong: Any) -> None:
+    status, error = ask(**{field: wrong})
+    assert (status, error["param"]) == (400, field)
+
+
+@pytest.mark.parametrize("regex", ["(", "[", "a{9999999999999}", "(?<=a)b"])
+def test_a_refused_regex_is_told_why(ask: Ask, regex: str) -> None:
+    status, error = ask(structured_outputs={"regex": regex})
+    assert status == 400
+    assert not error["message"].rstrip().endswith(":"), error["message"]
+
+
 @pytest.mark.parametrize("policy", ["on", "strict-only", "off"])
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize("strict", [True, False, None])
