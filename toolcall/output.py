@@ -164,6 +164,10 @@ class CallWriter:
         self.parts: list[str] = []
         self.put: Callable[[str], None] = self.parts.append
 
+    def may_be_named(self, text: str) -> bool:
+        """Whether a name that begins like this may be declared."""
+        return self._out.tools.may_begin(text)
+
     def named(self, name: str) -> Tool:
         """Raises NoCall for a name that is not declared."""
         self.tool = self._out.tools.get(name)

@@ -21,6 +21,7 @@ FUNCTION_TAGS = TaggedCalls(
     value_close="</parameter>",
     call_close="</function>",
     next_open=("<function=", "</tool_call>"),
+    object_body=True,
 )
 _WRAPPERS = (
     ("<tools>", "</tools>"),
@@ -30,12 +31,19 @@ _WRAPPERS = (
     ("<function_calls>", "</function_calls>"),
     ("<|tool_call|>", "<|/tool_call|>"),
     ("<response>", "</response>"),
+    ("tool_call>", "</tool_call>"),
 )
+STRAYS = (">", ",", ".", ":", ";")
+"""One character before the object: what is left of an opener, or of a separator, that the model began with."""
 
 
 def bare_blocks() -> tuple[Block, ...]:
     """Read where a call may stand."""
-    json_block = Block(opener="", bodies=(_JSON,), rescued=True, hold=True, strict=True, triggers="{[")
+    late = ("</tool_call>",)
+    objects = tuple(
+        Block(opener=o, bodies=(_JSON,), closers=late, rescued=True, hold=True, strict=True, triggers=o or "{[")
+        for o in ("", *STRAYS)
+    )
     fences = tuple(
         Block(opener=f, bodies=(_JSON,), closers=("```",), rescued=True, hold=True, strict=True, triggers="`")
         for f in FENCES
@@ -44,7 +52,7 @@ def bare_blocks() -> tuple[Block, ...]:
         Block(opener=o, bodies=(_JSON,), closers=(c,), rescued=True, hold=True, strict=True, triggers="<")
         for o, c in _WRAPPERS
     )
-    return (json_block, *fences, *wrappers)
+    return (*objects, *fences, *wrappers)
 
 
 def anywhere_blocks() -> tuple[Block, ...]:

@@ -68,6 +68,20 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
         '<tool_call>{"name": "nope", "arguments": {}}</tool_call>',
     ),
     ("hermes", '<tool_call>{"name": "now"}</tool_call></tool_call>', [NOW], "</tool_call>"),
+    (
+        "hermes",
+        '<tool_call>\n```json\n{"name": "weather", "arguments": {"city": "Oslo"}}\n```\n</tool_call>',
+        [OSLO],
+        "",
+    ),
+    *(
+        (name, block, [], block)
+        for name, block in (
+            ("hermes", '<tool_call>{"name": "weather", "city": "Oslo"}</tool_call>'),
+            ("mistral", '[TOOL_CALLS] [{"name": "weather", "city": "Oslo"}]'),
+            ("jamba", '<tool_calls>[{"city": "Oslo", "name": "weather"}]</tool_calls>'),
+        )
+    ),
     # Qwen3-Coder tags
     (
         "qwen3_coder",
@@ -114,6 +128,13 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
         [OSLO],
         "",
     ),
+    ("qwen3_coder", '<tool_call>\n<function=weather>\n{"city": "Oslo"}\n</function>\n</tool_call>', [OSLO], ""),
+    (
+        "gemma4",
+        '<|tool_call>call:edit{"text": "a, }\\n", opts: {deep: "x"}}<tool_call|>',
+        [("edit", {"text": "a, }\n", "opts": {"deep": "x"}})],
+        "",
+    ),
     # bare and python
     (
         "llama3_json",
@@ -145,6 +166,7 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
     # Mistral
     ("mistral", '[TOOL_CALLS]weather[CALL_ID]abc123def[ARGS]{"city": "Oslo"}</s>', [OSLO], ""),
     ("mistral", "[TOOL_CALLS]now{}now{}", [NOW, NOW], ""),
+    ("mistral", "[TOOL_CALLS]now[ARGS]null", [NOW], ""),
     ("mistral", 'Ok.[TOOL_CALLS]{"name": "now", "arguments": {}}', [NOW], "Ok."),
     ("mistral", "[TOOL_CALLS] is my marker", [], "[TOOL_CALLS] is my marker"),
     # DeepSeek
@@ -196,7 +218,12 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
         [("ns.do", {"a": "5"})],
         "",
     ),
+    *(
+        ("deepseek_v31", f"<｜tool▁call▁begin｜>now<｜tool▁sep｜>{none}<｜tool▁call▁end｜>", [NOW], "")
+        for none in ("", "null", '""', '"{}"', "{}")
+    ),
     # GLM, Hunyuan
+    ("glm45", '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>', [OSLO], ""),
     ("glm45", "<tool_call>now\n</tool_call>", [NOW], ""),
     ("glm45", "<tool_call>weather\n<arg_key>city</arg_key>\\n<arg_value>Oslo</arg_value>\n</tool_call>", [OSLO], ""),
     (

@@ -9,6 +9,7 @@ import pytest
 import toolcall
 from tests.toolcall.running import events_of, merged
 from toolcall.registry import list_formats
+from toolcall.rescue import STRAYS
 
 OBJECT = '{"name": "get-it", "arguments": {"zip": "1"}}'
 NOW = '{"name": "fs.now", "arguments": {}}'
@@ -38,6 +39,11 @@ def read(text: str, fmt: str = "hermes", **options: object) -> toolcall.ParsedOu
         '{"name": "get-it", "arguments": "{\\"zip\\": \\"1\\"}"}',
         '{"id": "x", "name": "get-it", "arguments": {"zip": "1"}}',
         "<function=get-it>\n<parameter=zip>\n1\n</parameter>\n</function>",
+        '<function=get-it>{"zip": "1"}</function>',
+        *(f"{stray}{space}{OBJECT}" for stray in STRAYS for space in ("", "\n")),
+        f"tool_call>\n{OBJECT}\n</tool_call>",
+        f">\n{OBJECT}\n</tool_call>",
+        f"{OBJECT}\n</tool_call>",
     ],
 )
 @pytest.mark.parametrize("fmt", ["hermes", "deepseek_v31", "glm45"])
@@ -82,6 +88,13 @@ def test_several_calls(text: str) -> None:
         f"Call it like this: {OBJECT}",
         f"Like so:\n```json\n{OBJECT}\n```\nShall I?",
         f"Like so: <tools>{OBJECT}</tools>",
+        f"x>{OBJECT}",
+        f">>{OBJECT}",
+        '>{"name": "Alice", "arguments": {}}',
+        *(f"{stray} text" for stray in STRAYS),
+        *STRAYS,
+        "tool_call> is the tag",
+        "tool_call",
         '["a", "b"]',
         "[]",
         "{}",

@@ -12,6 +12,7 @@ _BLOCK = Block(
     opener="<tool_call>",
     bodies=(JsonCalls(), replace(FUNCTION_TAGS, foreign=True)),
     closers=("</tool_call>",),
+    inner=("```json", "```"),
 )
 
 HERMES = Format(

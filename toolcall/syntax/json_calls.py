@@ -36,6 +36,7 @@ class JsonCalls:
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
         depth = 1
+        strange: list[str] = []
         lx.pos += 1
         if (yield from skip_space(lx)) == "{":
             lx.pos += 1
@@ -47,17 +48,18 @@ class JsonCalls:
             elif char == ",":
                 lx.pos += 1
             elif char and char in "\"'":
-                depth += yield from self._member(lx, out, call, options)
+                depth += yield from self._member(lx, call, options, strange)
             elif call.tool is not None and call.written and not options.strict and not (char == "" and lx.cut):
                 break
             else:
                 raise NoCall
-        if options.strict and not call.written:
+        if not call.written and (options.strict or strange):
             raise NoCall
         call.end()
 
-    def _member(self, lx: Lexer, out: Output, call: CallWriter, options: Options) -> Read[int]:
-        """Reads one key and its value. Returns 1 if the call goes on in an inner object."""
+    def _member(self, lx: Lexer, call: CallWriter, options: Options, strange: list[str]) -> Read[int]:
+        """Reads one key and its value. Returns 1 if the call goes on in an inner object. strange: takes the keys
+        that say nothing about a call; without arguments they may be the arguments themselves."""
         key = yield from read_text(lx)
         if options.strict and key not in (*self.names, *self.arguments, *OTHER_KEYS):
             raise NoCall
@@ -71,10 +73,12 @@ class JsonCalls:
                 return 1
             if not char or char not in "\"'":
                 raise NoCall
-            call.named((yield from read_text(lx, out.tools.may_begin)))
+            call.named((yield from read_text(lx, call.may_be_named)))
         elif key in self.arguments and not call.parts and not call.written:
             yield from read_arguments(lx, call)
         else:
+            if key not in (*self.names, *self.arguments, *OTHER_KEYS):
+                strange.append(key)
             yield from read_value(lx, _nothing)
         return 0
 

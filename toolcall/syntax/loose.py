@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolcall.json_stream import MAX_WORD, checked, escape, number, quote
+from toolcall.json_stream import MAX_WORD, checked, escape, number, quote, read_string
 from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, at_marker, skip_space, until
 from toolcall.output import Output
 from toolcall.schema import SchemaNode, to_json
@@ -101,6 +101,8 @@ class LooseCalls:
                 raise NoCall
             lx.pos += 1
             yield from self._read_members(lx, put, schema, (char, depth + 1))
+        elif char == '"' and not self.typed_strings:
+            yield from read_string(lx, put)
         else:
             yield from self._read_bare(lx, put, schema)
 

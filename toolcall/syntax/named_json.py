@@ -112,7 +112,7 @@ class NamedJson:
         char = yield from skip_space(lx)
         while self.leads and (yield from at_marker(lx, self._leads)) is not None:
             char = yield from skip_space(lx)
-        if char in ("{", '"', "'"):
+        if char in ("{", '"', "'", "n"):
             yield from read_arguments(lx, call)
         elif char:
             yield from self._no_arguments(lx)
