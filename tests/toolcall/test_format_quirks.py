@@ -241,6 +241,23 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
         "",
     ),
     # Kimi
+    *(
+        (
+            "kimi_k2",
+            text := f'<|tool_call_begin|>{name}<|tool_call_argument_begin|>{{"city": "Oslo"}}<|tool_call_end|>',
+            [OSLO] if fits else [],
+            "" if fits else text,
+        )
+        for name, fits in (
+            ("0", True),
+            ("call_a1b2", True),
+            ("functions.:3", True),
+            ("functions.forecast:0", False),
+            ("functions.forecast", False),
+            ("forecast:0", False),
+            ("ns.get-forecast:12", False),
+        )
+    ),
     (
         "kimi_k2",
         '<|tool_call_begin|>functions.ns.do:12<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>',

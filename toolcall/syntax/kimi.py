@@ -25,7 +25,7 @@ class KimiCalls:
     """call_open ID arguments_open ARGUMENTS close.
 
     Where the id holds no declared name (an id of another provider, a bare number) the arguments are read first:
-    they may be a whole call object, or fit exactly one tool.
+    they may be a whole call object, or fit exactly one tool. An id that names another tool is never made to fit.
     """
 
     call_open: str
@@ -63,7 +63,7 @@ class KimiCalls:
         if name is None and not options.rescue:
             raise NoCall
         if name is None:
-            yield from self._read_unnamed(lx, out, call)
+            yield from self._read_unnamed(lx, out, call, not names_a_tool("".join(parts)))
         else:
             call.named(name)
             if (yield from skip_space(lx)) == "" and lx.cut:
@@ -74,7 +74,8 @@ class KimiCalls:
         yield from skip_space(lx)
         yield from at_marker(lx, self._closing)
 
-    def _read_unnamed(self, lx: Lexer, out: Output, call: CallWriter) -> Read[None]:
+    def _read_unnamed(self, lx: Lexer, out: Output, call: CallWriter, fits: bool) -> Read[None]:
+        """fits: the tool may be the one that the arguments fit."""
         if not lx.buf.startswith("{", lx.pos):
             raise NoCall
         parts: list[str] = []
@@ -86,7 +87,7 @@ class KimiCalls:
             call.named(name)
             call.put(json.dumps(inner, ensure_ascii=False))
         else:
-            tool = fitting_tool(found, out.tools)
+            tool = fitting_tool(found, out.tools) if fits else None
             if tool is None:
                 raise NoCall
             call.named(tool.name)
@@ -102,6 +103,14 @@ def name_in_id(text: str, tools: ToolSet) -> str | None:
         if tools.get(spelling):
             return spelling
     return None
+
+
+def names_a_tool(text: str) -> bool:
+    """Whether the id has a name in it, ``functions.NAME`` or ``NAME:IDX``."""
+    plain = text.strip()
+    name = _COUNT.sub("", plain)
+    stem = name.removeprefix("functions.")
+    return bool(stem) and not stem.isdigit() and (name != plain or stem != name)
 
 
 def fitting_tool(arguments: Mapping[str, Any], tools: ToolSet) -> Tool | None:
