@@ -71,10 +71,11 @@ def _refuse(name: str) -> None:
     raise ValueError(name)
 
 
-def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False) -> Read[None]:
+def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False, raw: bool = False) -> Read[None]:
     """A quoted string, put as a JSON string with its quotes. Stands on the opening quote.
 
     quick: put may be called for text that the lexer has not seen. python: three quotes may stand for one.
+    raw: a backslash is itself, and a quote behind it does not end the string.
     """
     mark = lx.buf[lx.pos]
     lx.pos += 1
@@ -84,7 +85,7 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False
             put('""')
             return
         lx.pos += 1
-        yield from _read_triple(lx, put, mark * 3)
+        yield from _read_triple(lx, put, mark * 3, raw)
         return
     run, full = _RUN[mark].match, _FULL[mark]
     put('"')
@@ -102,7 +103,7 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False
             continue
         char = lx.buf[lx.pos]
         if char == "\\":
-            yield from _read_escape(lx, put, python)
+            yield from _read_raw_pair(lx, put) if raw else _read_escape(lx, put, python)
             continue
         lx.pos += 1
         if char == mark:
@@ -111,7 +112,13 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False
         put(escape(char))
 
 
-def _read_triple(lx: Lexer, put: Put, mark: str) -> Read[None]:
+def _read_raw_pair(lx: Lexer, put: Put) -> Read[None]:
+    yield from _have(lx, 2)
+    put("\\\\" + escape(lx.buf[lx.pos + 1]))
+    lx.pos += 2
+
+
+def _read_triple(lx: Lexer, put: Put, mark: str, raw: bool) -> Read[None]:
     ends = Markers((mark, "\\"))
     put('"')
     while True:
@@ -122,7 +129,7 @@ def _read_triple(lx: Lexer, put: Put, mark: str) -> Read[None]:
             lx.pos += 3
             put('"')
             return
-        yield from _read_escape(lx, put, python=True)
+        yield from _read_raw_pair(lx, put) if raw else _read_escape(lx, put, python=True)
 
 
 def _read_escape(lx: Lexer, put: Put, python: bool = False) -> Read[None]:
@@ -328,6 +335,13 @@ def _close(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
 def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable[[], None] | None) -> Read[None]:
     _flush_comma(frame, put)
     frame.fresh = False
+    raw = False
+    if frame.python and char in "rRu":
+        yield from _have(lx, 2)
+        if lx.buf[lx.pos + 1] in "\"'":
+            raw = char != "u"
+            lx.pos += 1
+            char = lx.buf[lx.pos]
     begun = commit if commit is not None and frame.closers else _nothing
     if char in "{[(\"'":
         begun()
@@ -339,7 +353,7 @@ def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable
         lx.pos += 1
         return
     if char in "\"'":
-        yield from read_string(lx, put, python=frame.python)
+        yield from read_string(lx, put, python=frame.python, raw=raw)
     else:
         yield from read_atom(lx, put)
         begun()

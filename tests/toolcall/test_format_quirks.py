@@ -161,6 +161,20 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
     ),
     ("pythonic", r"[edit(text='\x41\u00e9\U0001F680\101\\\'\a')]", [("edit", {"text": "Aé🚀A\\'\x07"})], ""),
     ("pythonic", "[ns.do(a=-1)]", [("ns.do", {"a": -1})], ""),
+    *(
+        ("pythonic", f"[edit(text={literal}, tags=[{literal}])]", [("edit", {"text": text, "tags": [text]})], "")
+        for literal, text in (
+            (r"r'\d+\n\u00e9'", r"\d+\n\u00e9"),
+            (r"""R"a\"b\\" """, r"a\"b\\"),
+            (
+                r"""r'''a\'b
+c'''""",
+                "a\\'b\nc",
+            ),
+            (r"u'\n'", "\n"),
+        )
+    ),
+    ("pythonic", "[edit(text=r)]", [], "[edit(text=r)]"),
     ("olmo3", '<function_calls>\nweather(city="Oslo")\nnow()\n</function_calls>ok', [OSLO, NOW], "ok"),
     ("lfm2", "<|tool_call_start|>weather(city='Oslo')<|tool_call_end|>", [OSLO], ""),
     # Mistral
