@@ -37,6 +37,9 @@ ALIASES: Mapping[str, str] = {
     for alias in aliases.split()
 }
 _INT = re.compile(r"[+-]?[0-9]{1,400}(?:\.0+)?")
+_EXPONENT = re.compile(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?[eE]\+?[0-9]{1,2}")
+_EXACT = 2.0**53
+"""Above it a float no longer says which integer was written."""
 _MAX_REFS = 32
 _AROUND = " \t\r\n\"'"
 _STEM = "functions."
@@ -144,6 +147,8 @@ def to_json(text: str, kind: ParamType) -> str:
 def _integer(text: str) -> str | None:
     if _INT.fullmatch(text):
         return number(text.split(".")[0])
+    if _EXPONENT.fullmatch(text) and (value := float(text)).is_integer() and abs(value) < _EXACT:
+        return str(int(value))
     return None
 
 
