@@ -81,7 +81,9 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False
     lx.pos += 1
     if python and (yield from peek(lx)) == mark:
         lx.pos += 1
-        if (yield from peek(lx)) != mark:
+        if (char := (yield from peek(lx))) != mark:
+            if not char and lx.cut:
+                raise NoCall
             put('""')
             return
         lx.pos += 1
@@ -122,7 +124,7 @@ def _read_triple(lx: Lexer, put: Put, mark: str, raw: bool) -> Read[None]:
     ends = Markers((mark, "\\"))
     put('"')
     while True:
-        word = yield from until(lx, ends, lambda text: put(escape(text)))
+        word = yield from until(lx, ends, lambda text: put(escape(text)), keep=True)
         if word is None:
             raise NoCall
         if word == mark:
@@ -140,6 +142,8 @@ def _read_escape(lx: Lexer, put: Put, python: bool = False) -> Read[None]:
     elif char == "u":
         while len(lx.buf) - lx.pos < 6 and not lx.at_end() and _hex_prefix(lx.buf, lx.pos + 2):
             yield
+        if len(lx.buf) - lx.pos < 6 and _hex_prefix(lx.buf, lx.pos + 2):
+            raise NoCall
         put("\\u" if _HEX4.match(lx.buf, lx.pos + 2) else "\\\\u")
         lx.pos += 2
     elif char in '"\\bfnrt' or (char == "/" and not python):

@@ -215,12 +215,20 @@ Skip = Callable[[str, int, str], bool]
 
 
 def until(
-    lx: Lexer, markers: Markers, put: Put, *, limit: int = 0, quick: bool = True, skip: Skip | None = None
+    lx: Lexer,
+    markers: Markers,
+    put: Put,
+    *,
+    limit: int = 0,
+    quick: bool = True,
+    skip: Skip | None = None,
+    keep: bool = False,
 ) -> Read[str | None]:
     """Puts the text before the next marker and stops in front of it; None at the end of input.
 
     limit: raise NoCall after so many characters without a marker; 0 = none. quick: put may be called for text that
-    the lexer has not seen, so it must not raise. skip: asked about each marker. Looks no further ahead than it must,
+    the lexer has not seen, so it must not raise. skip: asked about each marker. keep: at the end of input the
+    beginning of a marker is not put, for text that must not end there. Looks no further ahead than it must,
     so that a reader that gives up early costs little.
     """
     left = limit
@@ -231,7 +239,10 @@ def until(
         whole = end == len(lx.buf)
         where, word = markers.find(lx.buf, scan, end)
         if word is None and whole and lx.eof:
+            tail = where
             where, word = _last_marker(lx, markers, scan)
+            if word is None and keep:
+                where = tail
         elif word is None and not whole:
             where = scan + stride
         if word is not None and skip is not None and skip(lx.buf, where, word):

@@ -49,7 +49,7 @@ def bare_blocks() -> tuple[Block, ...]:
         for f in FENCES
     )
     wrappers = tuple(
-        Block(opener=o, bodies=(_JSON,), closers=(c,), rescued=True, hold=True, strict=True, triggers="<")
+        Block(opener=o, bodies=(_JSON, FUNCTION_TAGS), closers=(c,), rescued=True, hold=True, strict=True, triggers="<")
         for o, c in _WRAPPERS
     )
     return (*objects, *fences, *wrappers)

@@ -430,3 +430,26 @@ def test_quirks_are_the_same_behind_text(name: str, text: str, calls: list[Any],
     answer = toolcall.fold(events_of(name, list("Well, 1 < 2.\n" + text), tools=TOOLS))
     assert [(c.name, json.loads(c.arguments)) for c in answer.tool_calls] == calls
     assert answer.content.split() == ["Well,", "1", "<", "2.", *content.split()]
+
+
+@pytest.mark.parametrize(
+    ("fmt", "text"),
+    [
+        ("hermes", r'<tool_call>{"name": "edit", "arguments": {"text": "a\u00e9\n"}}</tool_call>'),
+        ("pythonic", r"[edit(text='a\u00e9\n', path='''x''y''')]"),
+        ("gemma4", '<|tool_call>call:edit{text:<|"|>a<b<|"|>}<tool_call|>'),
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=edit>\n<parameter=text>\na\n</parameter\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("glm45", "<tool_call>edit\n<arg_key>text</arg_key>\n<arg_value>a<b</arg_value>\n</tool_call>"),
+    ],
+)
+def test_the_arguments_of_a_call_that_is_cut_off_are_a_prefix_of_the_whole(fmt: str, text: str) -> None:
+    def sent(size: int) -> str:
+        events = events_of(fmt, text[:size], finish="length", tools=TOOLS)
+        return "".join(e.fragment for e in events if isinstance(e, toolcall.ToolCallArguments))
+
+    whole = sent(len(text))
+    assert whole
+    assert [n for n in range(len(text)) if not whole.startswith(sent(n))] == []

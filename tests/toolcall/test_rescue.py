@@ -40,6 +40,7 @@ def read(text: str, fmt: str = "hermes", **options: object) -> toolcall.ParsedOu
         '{"id": "x", "name": "get-it", "arguments": {"zip": "1"}}',
         "<function=get-it>\n<parameter=zip>\n1\n</parameter>\n</function>",
         '<function=get-it>{"zip": "1"}</function>',
+        "<tool_call>\n<function=get-it>\n<parameter=zip>\n1\n</parameter>\n</function>\n</tool_call>",
         *(f"{stray}{space}{OBJECT}" for stray in STRAYS for space in ("", "\n")),
         f"tool_call>\n{OBJECT}\n</tool_call>",
         f">\n{OBJECT}\n</tool_call>",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolcall.format import Format
+from toolcall.rescue import FUNCTION_TAGS
 from toolcall.syntax import Block, JsonCalls, TaggedCalls
 
 _CALLS = TaggedCalls(
@@ -26,7 +27,7 @@ GLM45 = Format(
     name="glm45",
     aliases=("glm", "glm4", "glm47", "glm_4_5", "ling3", "poolside_v1"),
     families="GLM-4.5, 4.6, 4.7, GLM-5, Ling 3, poolside Laguna",
-    blocks=(replace(_CALL, bodies=(_CALLS, _JSON), closers=("</tool_call>",)),),
+    blocks=(replace(_CALL, bodies=(_CALLS, _JSON, replace(FUNCTION_TAGS, foreign=True)), closers=("</tool_call>",)),),
     end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),
     reasoning="glm45",
     template_signs=("<arg_key>",),

@@ -127,7 +127,7 @@ class LooseCalls:
         if not typed:
             put('"')
         take: Put = raw.append if typed else lambda text: put(escape(text))
-        if (yield from until(lx, self._quotes, take)) is None:
+        if (yield from until(lx, self._quotes, take, keep=True)) is None:
             raise NoCall
         lx.pos += len(self.quote_mark)
         put(to_json("".join(raw), schema.type) if typed else '"')

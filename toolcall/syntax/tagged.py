@@ -168,7 +168,7 @@ class TaggedCalls:
             put('"')
         take: Put = (lambda text: put(escape(text))) if streams else raw.append
         while True:
-            word = yield from until(lx, ends[led], take)
+            word = yield from until(lx, ends[led], take, keep=True)
             if word is None:
                 raise NoCall
             if word.endswith(close):
