@@ -255,9 +255,7 @@ class ScriptedEngine:
 
 
 def _logprobs(ids: Sequence[int], tops: int) -> tuple[TokenLogprob, ...]:
-    return tuple(
-        TokenLogprob(i, -0.25, tuple(TopLogprob((i + k) % 256, -0.25 - k) for k in range(tops))) for i in ids
-    )
+    return tuple(TokenLogprob(i, -0.25, tuple(TopLogprob((i + k) % 256, -0.25 - k) for k in range(tops))) for i in ids)
 
 
 def _limited(reply: Reply, request: GenerateReqInput, room: int) -> tuple[list[str], FinishReason]:

@@ -34,7 +34,9 @@ def test_uneven_shares_are_refused():
         TensorParallel(0, 4).kv_heads(3)
 
 
-@pytest.mark.parametrize(("variant", "changes"), [("qwen2", {}), ("llama-mqa", {"tie_word_embeddings": True}), ("moe", {})])
+@pytest.mark.parametrize(
+    ("variant", "changes"), [("qwen2", {}), ("llama-mqa", {"tie_word_embeddings": True}), ("moe", {})]
+)
 def test_two_ranks_give_the_logits_of_one(variant, changes, tmp_path):
     path = save(make_model(variant, scale=0.1, vocab_size=200, **changes), tmp_path / "model")
     tokens = random_tokens(40, vocab=200)
