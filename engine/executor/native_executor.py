@@ -83,7 +83,8 @@ class NativeExecutor:
         cache_home: Callable[[], Path] | None = None,
     ) -> None:
         self.model_config = model = checkpoint.config
-        self.kv_dtype = "bfloat16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+        exact = "float32" if config.dtype == "float32" else "bfloat16"
+        self.kv_dtype = exact if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
         self._page_size = config.page_size
         self._lib = open_library(build())
         self._context: int = self._lib.cg_ctx_create(config.threads, -1)

@@ -284,3 +284,18 @@ def test_the_native_runner_imports_no_torch(path):
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cache", "used"),
+    [
+        ("auto", "auto", "bfloat16"),
+        ("bfloat16", "auto", "bfloat16"),
+        ("float32", "auto", "float32"),
+        ("float32", "int8", "int8"),
+    ],
+)
+def test_keys_and_values_are_as_exact_as_the_dtype_unless_told_otherwise(path, dtype, cache, used):
+    executor = load_native(path, dtype=dtype, kv_cache_dtype=cache)
+    assert executor.kv_dtype == used
+    executor.close()
