@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import orjson
 
+from engine.grammar.interface import GrammarError
 from engine.grammar.source import to_lark
 from engine.messages import GrammarSpec
 from server import limits
@@ -177,7 +178,11 @@ async def _client_constraint(plan: ConstraintPlan, constrainer: Constrainer) -> 
     if spec.triggers:
         after = plan.reasoning_markers[1] if plan.reasoning == "open" else ""
         return msgspec.structs.replace(spec, start_after=after)
-    wrapped = after_reasoning(await asyncio.to_thread(to_lark, spec), plan.reasoning, plan.reasoning_markers)
+    try:
+        lark = await asyncio.to_thread(to_lark, spec)
+    except GrammarError as error:
+        raise UnusableSchema(plan.shape.param, "", str(error)) from error
+    wrapped = after_reasoning(lark, plan.reasoning, plan.reasoning_markers)
     return await constrainer.check(wrapped, plan.shape.param)
 
 
