@@ -139,34 +139,30 @@ class MethodNotAllowed(ApiError):
         return {"Allow": self._allow} if self._allow else {}
 
 
-class RequestTimeout(ApiError):
+class _Closing(ApiError):
+    """The rest of the request will not be read, so the connection cannot be used again."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Connection": "close"}
+
+
+class RequestTimeout(_Closing):
     status = 408
     type = "timeout_error"
     code = "request_timeout"
 
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Connection": "close"}
 
-
-class TooLarge(ApiError):
+class TooLarge(_Closing):
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
 
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Connection": "close"}
 
-
-class HeadersTooLarge(ApiError):
+class HeadersTooLarge(_Closing):
     status = 431
     type = "invalid_request_error"
     code = "headers_too_large"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Connection": "close"}
 
 
 class UnsupportedMediaType(ApiError):
