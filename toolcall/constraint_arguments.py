@@ -79,6 +79,12 @@ def lark_text(text: str, *, flexible: bool, is_json: bool = False) -> str:
     return " ".join(part for at, part in enumerate(parts) if part != "WS?" or at == 0 or parts[at - 1] != "WS?")
 
 
+def lark_json(text: str) -> str:
+    """Lark for literal JSON, mark by mark: the lexer takes the longest lexeme, so one for several marks would leave
+    no way to another object that begins alike."""
+    return " ".join(_quoted(piece) for piece in re.split(r"([{}]|: |, )", text) if piece)
+
+
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 

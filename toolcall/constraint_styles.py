@@ -252,4 +252,7 @@ STYLES: Mapping[str, CallStyle] = MappingProxyType(
 """By the canonical format names of toolcall.registry. minimax_m3 and muse_glimmer nest or address their calls in
 ways no template states; forced calls with them use a JSON list, which their parsers accept through rescue."""
 
+STRAY = _JSON_ARGUMENTS
+"""What models write that forget their format."""
+
 FALLBACK = _hermes("<tool_call>", "</tool_call>")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.messages import GrammarSpec
-from toolcall.constraint_arguments import Rules, close_objects, json_rule, lark_regex, lark_text, tagged_rule
-from toolcall.constraint_styles import FALLBACK, STYLES, CallStyle
+from toolcall.constraint_arguments import Rules, close_objects, json_rule, lark_json, lark_regex, lark_text, tagged_rule
+from toolcall.constraint_styles import FALLBACK, STRAY, STYLES, CallStyle
 
 Schema = Mapping[str, Any]
 Policy = Literal["on", "strict-only", "off"]
@@ -110,7 +110,7 @@ def _forced(request: ConstraintRequest, style: CallStyle, tools: Sequence[Constr
         many = request.parallel and not style.single
         bodies.append(builder.calls(tools, many=many))
         if style.strays and request.rescue and len(tools) <= MAX_BARE_TOOLS:
-            bodies.append(builder.fenced(tools, many=many))
+            bodies.append(builder.strays(tools, many=many))
     if request.document is not None:
         bodies.append(builder.document(request.document, request.document_relaxed))
     start = "(" + " | ".join(bodies) + ")"
@@ -186,12 +186,17 @@ class _Builder:
         self.rules.terminal("KEY", '"\\"arguments\\"" | "\\"parameters\\""')
         return self.rules.add("bare", f'"{{" WS? "\\"name\\"" WS? ":" WS? {body} WS? "}}"')
 
-    def fenced(self, tools: Sequence[ConstrainedTool], *, many: bool) -> str:
-        """Bare calls, one a line, in a ```json fence or without one."""
-        bare = self.bare(tools)
-        calls = f"{bare} (WS {bare})*" if many else bare
-        self.rules.terminal("FENCE", '"```json\\n" | "```\\n"')
-        return self.rules.add("fenced", f'FENCE {calls} "\\n```" | {calls}')
+    def strays(self, tools: Sequence[ConstrainedTool], *, many: bool) -> str:
+        """Calls as bare JSON objects, one a line, in a ```json fence or without one: what models write that forget
+        their format. Only this spacing: where it is free, a small model chooses it token by token."""
+        bodies = []
+        for tool in tools:
+            head, tail = STRAY.replace("{name}", tool.name).split("{args}")
+            arguments = json_rule(self.rules, tool.schema(), flexible=False, lenient=tool.relaxed)
+            bodies.append(f"{lark_json(head)} {arguments} {lark_json(tail)}")
+        call = self.rules.add("stray", " | ".join(bodies))
+        calls = f'{call} ("\\n" {call})*' if many else call
+        return self.rules.add("strays", f'"```json\\n" {calls} "\\n```" | {calls}')
 
     def document(self, schema: Schema, relaxed: bool) -> str:
         return json_rule(self.rules, schema, flexible=self.flexible, lenient=relaxed)

@@ -190,7 +190,7 @@ def test_a_document_or_a_call(engine):
     document = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
     spec = build_constraint(ConstraintRequest(format="hermes", tools=CONSTRAINED, document=document))
     kinds = set()
-    for seed in range(30):
+    for seed in range(200):
         text, whole = write(engine, spec, seed)
         if not whole:
             continue
@@ -239,3 +239,23 @@ def test_a_clients_own_compiler_options_are_not_passed_on(engine):
     spec = build_constraint(ConstraintRequest(format="hermes", tools=[ConstrainedTool("f", schema)], choice="required"))
     with pytest.raises(GrammarError):
         engine.compile(spec)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "ping", "arguments": {}}', '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>']
+)
+def test_layout_of_a_forced_call_is_no_choice(engine, text):
+    """What is sampled: how the call opens, which tool, and whether another follows."""
+    matcher = engine.matcher(
+        engine.compile(build_constraint(ConstraintRequest(format="hermes", tools=CONSTRAINED, choice="required")))
+    )
+    sampled, rest = [], text.encode()
+    while rest:
+        forced = matcher.forced_tokens()
+        tokens = forced or [rest[0]]
+        sampled += [] if forced else [chr(rest[0])]
+        written = b"".join(TOKENS[token] for token in tokens)
+        assert rest.startswith(written)
+        assert all(matcher.accept(token) for token in tokens)
+        rest = rest[len(written) :]
+    assert sampled == [text[0], "p"]
