@@ -245,7 +245,7 @@ def test_a_clients_own_compiler_options_are_not_passed_on(engine):
     "text", ['{"name": "ping", "arguments": {}}', '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>']
 )
 def test_layout_of_a_forced_call_is_no_choice(engine, text):
-    """What is sampled: how the call opens, which tool, and whether another follows."""
+    """What is sampled: how the call opens, which tool, and the last mark, which a token may join with what follows."""
     matcher = engine.matcher(
         engine.compile(build_constraint(ConstraintRequest(format="hermes", tools=CONSTRAINED, choice="required")))
     )
@@ -258,4 +258,4 @@ def test_layout_of_a_forced_call_is_no_choice(engine, text):
         assert rest.startswith(written)
         assert all(matcher.accept(token) for token in tokens)
         rest = rest[len(written) :]
-    assert sampled == [text[0], "p"]
+    assert sampled in ([text[0], "p"], [text[0], "p", text[-1]])
