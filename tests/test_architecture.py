@@ -89,7 +89,7 @@ ONLY_IN = {
 }
 """Third-party packages that belong to one part."""
 
-ONE_FILE = ("huggingface_hub", "vllm_flash_attn", "flash_attn", "ray", "xgrammar")
+ONE_FILE = ("huggingface_hub", "vllm_flash_attn", "vllm", "flash_attn", "ray", "xgrammar")
 """Optional packages: imported in one file at most, inside a function, so that they may be missing."""
 
 TORCH_CUDA = ("engine.platform", "engine.kernels", "engine.attention")

@@ -10,6 +10,7 @@ import torch
 from engine.attention.backend import AttentionSpec, Rope
 from engine.attention.kv_pool import KVPool
 from engine.attention.paged_step import PagedStep, paged_step
+from engine.attention.store import RotaryStore
 
 if TYPE_CHECKING:
     from engine.executor.forward_batch import ForwardBatch
@@ -55,26 +56,18 @@ class TritonPlan:
     def __init__(self, spec: AttentionSpec, pool: KVPool, step: PagedStep) -> None:
         from engine.kernels.triton.decode_attention import decode_attention
         from engine.kernels.triton.prefill_attention import prefill_attention
-        from engine.kernels.triton.rotary_kv import KVTarget, rotary_kv_write
 
         self._spec = spec
         self._pool = pool
         self._step = step
         self._decode = decode_attention
         self._prefill = prefill_attention
-        self._write = rotary_kv_write
-        self._target = KVTarget
+        self._store = RotaryStore(pool, step)
 
     def forward(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rope: Rope | None = None
     ) -> torch.Tensor:
-        step, pool = self._step, self._pool
-        if rope is None:
-            pool.write(layer, step.slots, k, v)
-        else:
-            tables = (rope[0].squeeze(1), rope[1].squeeze(1))
-            q = self._write((q, k, v), tables, self._target(pool.keys[layer], pool.values[layer], step.slots))
-        return self._attend(layer, q).view(q.shape[0], -1)
+        return self._attend(layer, self._store(layer, (q, k, v), rope)).view(q.shape[0], -1)
 
     def _attend(self, layer: int, q: torch.Tensor) -> torch.Tensor:
         from engine.kernels.triton.attention_ref import PagedKV

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -15,9 +16,9 @@ from engine.attention.paged_step import paged_step
 from engine.attention.registry import NoAttentionBackend, choose_backend
 from engine.attention.sdpa import SdpaBackend
 from engine.attention.triton_backend import TritonBackend, kernel_refuses
-from engine.kernels.triton.attention_ref import PagedKV, paged_attention_ref
 from engine.layers.rotary import rotate
 from engine.platform.transfer import Download, upload
+from tests.engine.attention.flash_packages import PACKAGES, flash_attn_2
 from tests.engine.attention.test_sdpa import CPU, make_batch, make_spec
 
 STEPS = {
@@ -59,92 +60,50 @@ def test_triton_like_sdpa(lengths, rope):
     assert_like_sdpa(TritonBackend, lengths, rope=rope)
 
 
-# ---------------------------------------------------------------- flash: functions with the published signatures
-
-
-def flash_attn_2_8(page_multiple: int = 256) -> ModuleType:
-    """flash_attn 2.5 to 2.8, and vllm_flash_attn 2.6: signatures as in their wheels, arithmetic in plain torch."""
-
-    def flash_attn_varlen_func(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
-        causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
-        return_attn_probs=False, block_table=None,
-    ):  # fmt: skip
-        assert causal
-        assert k.shape[1] % page_multiple == 0
-        assert max_seqlen_q == int((cu_seqlens_q[1:] - cu_seqlens_q[:-1]).max())
-        lengths = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
-        assert max_seqlen_k == int(lengths.max())
-        kv = PagedKV(k.flatten(0, 1), v.flatten(0, 1), block_table, lengths, k.shape[1])
-        return paged_attention_ref(q, cu_seqlens_q, kv, softmax_scale).to(q.dtype)
-
-    def flash_attn_with_kvcache(
-        q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
-        cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
-        window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
-        return_softmax_lse=False,
-    ):  # fmt: skip
-        assert q.shape[1] == 1
-        kv = PagedKV(k_cache.flatten(0, 1), v_cache.flatten(0, 1), block_table, cache_seqlens, k_cache.shape[1])
-        out = paged_attention_ref(q[:, 0], torch.arange(len(q) + 1), kv, softmax_scale)
-        return out[:, None].to(q.dtype)
-
-    module = ModuleType("flash")
-    module.flash_attn_varlen_func, module.flash_attn_with_kvcache = flash_attn_varlen_func, flash_attn_with_kvcache
-    return module
-
-
-def flash_attn_with_seqused() -> ModuleType:
-    """The newer vllm_flash_attn: other order, seqused_k instead of cu_seqlens_k."""
-    module = flash_attn_2_8(16)
-    older = module.flash_attn_varlen_func
-
-    def flash_attn_varlen_func(
-        q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None, seqused_k=None, q_v=None,
-        dropout_p=0.0, softmax_scale=None, causal=False, window_size=None, softcap=0.0, alibi_slopes=None,
-        deterministic=False, return_attn_probs=False, block_table=None, *, out=None,
-    ):  # fmt: skip
-        assert (cu_seqlens_k is None) != (seqused_k is None)
-        ends = torch.cat([torch.zeros(1, dtype=torch.int32), seqused_k.cumsum(0)])
-        return older(
-            q, k, v, cu_seqlens_q, ends, max_seqlen_q, max_seqlen_k,
-            softmax_scale=softmax_scale, causal=causal, block_table=block_table,
-        )  # fmt: skip
-
-    module.flash_attn_varlen_func = flash_attn_varlen_func
-    return module
+# ---------------------------------------------------------------- flash: packages with the published signatures
 
 
 @pytest.mark.parametrize("lengths", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize(
-    ("package", "module", "page_size"),
-    [
-        ("flash_attn", flash_attn_2_8(), 256),
-        ("vllm_flash_attn", flash_attn_2_8(16), 16),
-        ("vllm_flash_attn", flash_attn_with_seqused(), 32),
-    ],
-)
-def test_flash_like_sdpa(lengths, package, module, page_size):
-    functions = read_functions(package, module)
-    assert_like_sdpa(lambda spec, pool: FlashBackend(spec, pool, functions), lengths, rope=True, page_size=page_size)
+@pytest.mark.parametrize(("package", "make", "page_size"), PACKAGES.values(), ids=PACKAGES)
+@pytest.mark.parametrize("rope", [True, False])
+def test_flash_like_sdpa(lengths, package, make, page_size, rope):
+    functions = read_functions(package, make())
+    assert functions.package == package
+    assert_like_sdpa(lambda spec, pool: FlashBackend(spec, pool, functions), lengths, rope=rope, page_size=page_size)
 
 
 def test_flash_packages_that_cannot_be_used_say_why(monkeypatch):
-    old = flash_attn_2_8()
+    old = flash_attn_2()
     old.flash_attn_with_kvcache = lambda q, k_cache, v_cache, cache_seqlens=None: None
     assert "too old" in read_functions("flash_attn", old)
     assert "has no flash_attn_varlen_func" in read_functions("flash_attn", ModuleType("flash_attn"))
-    for name in ("vllm_flash_attn", "flash_attn"):
+    half = flash_attn_2()
+    del half.flash_attn_with_kvcache
+    assert "neither flash_attn_with_kvcache nor seqused_k" in read_functions("flash_attn", half)
+    for name in ("vllm_flash_attn", "flash_attn", "vllm"):
         monkeypatch.setitem(sys.modules, name, None)
     reason = fitting(make_spec(page_size=16))
     assert reason.count('pip install "callgate[flash]"') == 2
+    assert "vllm.vllm_flash_attn is not installed (vllm brings it)" in reason
+
+
+def test_flash_kernels_refuse_a_gpu_that_is_too_old(monkeypatch):
+    changes = {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16, "device": torch.device("cuda")}
+    half = replace(make_spec(page_size=256), **changes)
+    monkeypatch.setitem(sys.modules, "flash_attn", flash_attn_2())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
+    assert "need compute capability 8.0, this GPU has 7.5" in FlashBackend.refuses(half)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    assert FlashBackend.refuses(half) is None
 
 
 def test_flash_picks_the_package_that_fits_the_page_size(monkeypatch):
-    monkeypatch.setitem(sys.modules, "vllm_flash_attn", flash_attn_2_8(16))
-    monkeypatch.setitem(sys.modules, "flash_attn", flash_attn_2_8())
+    monkeypatch.setitem(sys.modules, "vllm_flash_attn", flash_attn_2(16))
+    monkeypatch.setitem(sys.modules, "flash_attn", flash_attn_2())
     assert fitting(make_spec(page_size=16)).package == "vllm_flash_attn"
     monkeypatch.setitem(sys.modules, "vllm_flash_attn", None)
+    monkeypatch.setitem(sys.modules, "vllm", None)
     assert fitting(make_spec(page_size=512)).package == "flash_attn"
     assert "--page-size to be a multiple of 256, it is 16" in fitting(make_spec(page_size=16))
 
@@ -161,7 +120,7 @@ def test_backends_refuse_what_they_cannot_serve(monkeypatch):
     assert "float16 or bfloat16" in FlashBackend.refuses(kind(**gpu))
     half = gpu | {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16}
     assert "head_dim 20" in FlashBackend.refuses(kind(**half | {"head_dim": 20}))
-    monkeypatch.setitem(sys.modules, "vllm_flash_attn", flash_attn_2_8(16))
+    monkeypatch.setitem(sys.modules, "vllm_flash_attn", flash_attn_2(16))
     assert FlashBackend.refuses(kind(**half | {"page_size": 16})) is None
     assert choose_backend("auto", kind(**half | {"page_size": 16}))[0] == "flash"
     assert choose_backend("auto", kind(**gpu))[0] == "triton"

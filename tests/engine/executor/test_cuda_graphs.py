@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.attention.flash_backend import FlashBackend, read_functions
 from engine.attention.triton_backend import TritonBackend
 from engine.config import EngineConfig
 from engine.executor.cuda_graphs import graph_sizes
@@ -19,6 +20,7 @@ from engine.scheduler.batch import ScheduleBatch, make_row
 from engine.scheduler.policy import SchedulerConfig
 from engine.scheduler.req import Req
 from engine.scheduler.scheduler import Scheduler
+from tests.engine.attention.flash_packages import PACKAGES
 from tests.engine.executor.driver import Sequences, load
 from tests.engine.models.tiny import make_model, random_tokens, save
 
@@ -48,12 +50,27 @@ def path(tmp_path_factory):
     )
 
 
+def on_kernels(path, backend: str = "triton", calls: list | None = None, pages: int = 24):
+    """A TorchExecutor whose attention is the Triton kernels, or a flash package of PACKAGES."""
+    if backend == "triton":
+        executor = load(path, pages=pages)
+        executor._attention = TritonBackend(executor._attention.spec, executor._pool)
+        return executor
+    package, make, page_size = PACKAGES[backend]
+    executor = load(path, pages=pages, page_size=page_size)
+    functions = read_functions(package, make(calls))
+    executor._attention = FlashBackend(executor._attention.spec, executor._pool, functions)
+    return executor
+
+
 @pytest.fixture
 def executor(path):
-    """A TorchExecutor whose attention is the Triton kernels."""
-    executor = load(path, pages=24)
-    executor._attention = TritonBackend(executor._attention.spec, executor._pool)
-    return executor
+    return on_kernels(path)
+
+
+@pytest.fixture(params=["triton", *PACKAGES])
+def any_executor(path, request):
+    return on_kernels(path, request.param)
 
 
 def graphs(executor, rows: int, recorder=None, max_model_len: int = 96):
@@ -78,43 +95,60 @@ def prepared(executor, lengths):
 
 
 @pytest.mark.parametrize("lengths", [[5], [17, 1, 40]])
-def test_a_graph_gives_the_logits_of_the_eager_step(executor, lengths):
+def test_a_graph_gives_the_logits_of_the_eager_step(any_executor, lengths):
     """Three rows in a graph of four: the padding row changes nothing."""
-    decode = graphs(executor, 4)
-    batch = prepared(executor, lengths)
+    decode = graphs(any_executor, 4)
+    batch = prepared(any_executor, lengths)
     assert decode.fits(batch)
-    before = [executor._pool.keys.clone(), executor._pool.values.clone()]
-    expected = executor.logits(executor.forward(batch), batch.logits_index)
-    eager = [executor._pool.keys.clone(), executor._pool.values.clone()]
-    for pool, saved in zip((executor._pool.keys, executor._pool.values), before, strict=True):
+    before = [any_executor._pool.keys.clone(), any_executor._pool.values.clone()]
+    expected = any_executor.logits(any_executor.forward(batch), batch.logits_index)
+    eager = [any_executor._pool.keys.clone(), any_executor._pool.values.clone()]
+    for pool, saved in zip((any_executor._pool.keys, any_executor._pool.values), before, strict=True):
         pool.copy_(saved)
     with torch.inference_mode():
         got = decode.run(batch).numpy()
     assert got.shape == expected.shape
     assert np.abs(got - expected).max() < 1e-4
-    for pool, saved in zip((executor._pool.keys, executor._pool.values), eager, strict=True):
+    for pool, saved in zip((any_executor._pool.keys, any_executor._pool.values), eager, strict=True):
         assert (pool - saved).abs().max() < 1e-5
 
 
-def test_recording_touches_no_page(executor):
-    for pool in (executor._pool.keys, executor._pool.values):
+def test_recording_touches_no_page(any_executor):
+    for pool in (any_executor._pool.keys, any_executor._pool.values):
         pool.fill_(3.0)
     recorder = Replays()
-    graphs(executor, 3, recorder)
+    graphs(any_executor, 3, recorder)
     assert recorder.recorded == 3
-    assert (executor._pool.keys == 3.0).all()
-    assert (executor._pool.values == 3.0).all()
+    assert (any_executor._pool.keys == 3.0).all()
+    assert (any_executor._pool.values == 3.0).all()
 
 
-def test_a_smaller_batch_after_a_larger_one_sees_nothing_of_it(executor):
-    decode = graphs(executor, 4)
-    large, small = prepared(executor, [9, 20, 33, 4]), None
+def test_a_smaller_batch_after_a_larger_one_sees_nothing_of_it(any_executor):
+    decode = graphs(any_executor, 4)
+    large, small = prepared(any_executor, [9, 20, 33, 4]), None
     with torch.inference_mode():
         decode.run(large)
-        executor._pool.keys.zero_(), executor._pool.values.zero_()
-        small = prepared(executor, [12, 3, 7])
+        any_executor._pool.keys.zero_(), any_executor._pool.values.zero_()
+        small = prepared(any_executor, [12, 3, 7])
         got = decode.run(small).clone().numpy()
-    assert np.abs(got - executor.logits(executor.forward(small), small.logits_index)).max() < 1e-4
+    assert np.abs(got - any_executor.logits(any_executor.forward(small), small.logits_index)).max() < 1e-4
+
+
+@pytest.mark.parametrize("backend", PACKAGES)
+def test_a_flash_graph_may_keep_every_argument(path, backend):
+    """A recorded launch sees the addresses, shapes and host numbers of the recording, whatever is replayed."""
+    calls: list = []
+    executor = on_kernels(path, backend, calls)
+    decode = graphs(executor, 4)
+    recorded = list(calls)
+    assert len(recorded) == 3
+    for lengths in ([9, 20, 33], [1, 2, 3], [70, 4, 5]):
+        batch = prepared(executor, lengths)
+        calls.clear()
+        with torch.inference_mode():
+            decode.run(batch)
+        assert len(calls) == 1
+        assert calls[0] in recorded
 
 
 def test_steps_that_no_graph_fits(executor):
@@ -221,10 +255,11 @@ def serve(executor, count: int = 5) -> dict[str, tuple[int, ...]]:
     return out
 
 
-def test_the_gpu_path_serves_the_tokens_of_the_reference_path(path, executor):
-    """Triton attention, graphs and device sampling under the scheduler, against sdpa and the host's sampler."""
+@pytest.mark.parametrize("backend", ["triton", "vllm_flash_attn", "vllm-newer"])
+def test_the_gpu_path_serves_the_tokens_of_the_reference_path(path, backend):
+    """Paged attention, graphs and device sampling under the scheduler, against sdpa and the host's sampler."""
     expected = serve(load(path, pages=24))
-    recorder = Replays()
+    executor, recorder = on_kernels(path, backend), Replays()
     executor._graphs = graphs(executor, 4, recorder)
     executor._device_sampler = DeviceSampler(executor._sampler)
     assert serve(executor) == expected
