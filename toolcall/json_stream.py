@@ -1,18 +1,18 @@
 """One JSON value, validated and copied as it arrives.
 
-What the model wrote is copied byte for byte. The repairs are those that can be made without looking ahead: raw
-control characters in a string are escaped, a backslash that begins no escape is doubled, a trailing comma is left
-out, doubled outer braces are read as one, and Python spellings (True, None, 'text', tuples) become JSON.
+What the model wrote is copied byte for byte. The repairs are those that can be made without looking ahead: those of
+strings (toolcall.json_strings), a trailing comma is left out, doubled outer braces are read as one, and Python
+spellings (True, None, 'text', tuples) become JSON.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
-from json.encoder import encode_basestring
 
-from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, peek, skip_space, until
+from toolcall.json_strings import have, read_string
+from toolcall.json_text import number
+from toolcall.lexer import SPACE, Lexer, NoCall, Put, Read, skip_space
 
 MAX_DEPTH = 200
 """Deeper values are no calls: json.loads of every client must be able to read the arguments."""
@@ -24,196 +24,9 @@ random models write hundreds of digits."""
 MAX_WORD = 400
 """Longer text without quotes is no value."""
 
-_RUN = {q: re.compile(rf'[^{q}"\\\x00-\x1f]+') for q in "\"'"}
-_FULL = {q: run.fullmatch for q, run in _RUN.items()}
 _SPACES = re.compile(r"[ \t\r\n]+")
 _ATOM = re.compile(r"[^\s,:;\]})\[{(\"'<>`]+")
-_HEX4 = re.compile(r"[0-9a-fA-F]{4}")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_LOOSE_NUMBER = re.compile(r"([+-]?)([0-9][0-9_]*)?(?:\.([0-9_]*))?([eE][+-]?[0-9]+)?")
-_PYTHON_ESCAPES = {"a": "\\u0007", "v": "\\u000b", "\n": "", "x": "", "U": "", **dict.fromkeys("01234567", "")}
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
-
-
-def escape(text: str) -> str:
-    """The inside of a JSON string that means this text; non-ASCII stays itself."""
-    return encode_basestring(text)[1:-1]
-
-
-def quote(text: str) -> str:
-    return encode_basestring(text)
-
-
-def number(text: str) -> str | None:
-    """A number as JSON writes it, None if it is none. ``007``, ``+1``, ``.5``, ``1_000`` are put right."""
-    if _NUMBER.fullmatch(text):
-        return text
-    found = _LOOSE_NUMBER.fullmatch(text)
-    if found is None:
-        return None
-    sign, whole, fraction, exponent = found.groups()
-    if not whole and not fraction:
-        return None
-    digits = (whole or "0").replace("_", "").lstrip("0") or "0"
-    fraction = (fraction or "").replace("_", "")
-    return ("-" if sign == "-" else "") + digits + (f".{fraction}" if fraction else "") + (exponent or "")
-
-
-def is_object(text: str) -> bool:
-    """Whether the text is strict JSON and an object."""
-    try:
-        return isinstance(json.loads(text, parse_constant=_refuse), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(name)
-
-
-def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False, raw: bool = False) -> Read[None]:
-    """A quoted string, put as a JSON string with its quotes. Stands on the opening quote.
-
-    quick: put may be called for text that the lexer has not seen. python: three quotes may stand for one.
-    raw: a backslash is itself, and a quote behind it does not end the string.
-    """
-    mark = lx.buf[lx.pos]
-    lx.pos += 1
-    if python and (yield from peek(lx)) == mark:
-        lx.pos += 1
-        if (char := (yield from peek(lx))) != mark:
-            if not char and lx.cut:
-                raise NoCall
-            put('""')
-            return
-        lx.pos += 1
-        yield from _read_triple(lx, put, mark * 3, raw)
-        return
-    run, full = _RUN[mark].match, _FULL[mark]
-    put('"')
-    while True:
-        found = run(lx.buf, lx.pos)
-        if found is not None:
-            put(found.group())
-            lx.pos = found.end()
-        if lx.pos >= len(lx.buf):
-            if lx.at_end():
-                raise NoCall
-            if quick:
-                lx.run, lx.put = full, put
-            yield
-            continue
-        char = lx.buf[lx.pos]
-        if char == "\\":
-            yield from _read_raw_pair(lx, put) if raw else _read_escape(lx, put, python)
-            continue
-        lx.pos += 1
-        if char == mark:
-            put('"')
-            return
-        put(escape(char))
-
-
-def _read_raw_pair(lx: Lexer, put: Put) -> Read[None]:
-    yield from _have(lx, 2)
-    put("\\\\" + escape(lx.buf[lx.pos + 1]))
-    lx.pos += 2
-
-
-def _read_triple(lx: Lexer, put: Put, mark: str, raw: bool) -> Read[None]:
-    ends = Markers((mark, "\\"))
-    put('"')
-    while True:
-        word = yield from until(lx, ends, lambda text: put(escape(text)), keep=True)
-        if word is None:
-            raise NoCall
-        if word == mark:
-            lx.pos += 3
-            put('"')
-            return
-        yield from _read_raw_pair(lx, put) if raw else _read_escape(lx, put, python=True)
-
-
-def _read_escape(lx: Lexer, put: Put, python: bool = False) -> Read[None]:
-    yield from _have(lx, 2)
-    char = lx.buf[lx.pos + 1]
-    if python and char in _PYTHON_ESCAPES:
-        yield from _read_python_escape(lx, put, char)
-    elif char == "u":
-        while len(lx.buf) - lx.pos < 6 and not lx.at_end() and _hex_prefix(lx.buf, lx.pos + 2):
-            yield
-        if len(lx.buf) - lx.pos < 6 and _hex_prefix(lx.buf, lx.pos + 2):
-            raise NoCall
-        put("\\u" if _HEX4.match(lx.buf, lx.pos + 2) else "\\\\u")
-        lx.pos += 2
-    elif char in '"\\bfnrt' or (char == "/" and not python):
-        put("\\" + char)
-        lx.pos += 2
-    elif char == "'":
-        put("'")
-        lx.pos += 2
-    else:
-        put("\\\\")
-        lx.pos += 1
-
-
-def _have(lx: Lexer, size: int) -> Read[None]:
-    while len(lx.buf) - lx.pos < size:
-        if lx.at_end():
-            raise NoCall
-        yield
-
-
-def _read_python_escape(lx: Lexer, put: Put, char: str) -> Read[None]:
-    """``\\x41``, ``\\U0001F600``, ``\\101``, ``\\a``, ``\\v`` and an escaped line end."""
-    size = {"x": 2, "U": 8}.get(char, 0)
-    base = 16
-    if char in "01234567":
-        size = 0
-        while size < 3:
-            yield from _have(lx, size + 2)
-            if lx.buf[lx.pos + 1 + size] not in "01234567":
-                break
-            size += 1
-        lx.pos -= 1
-        base = 8
-    if not size:
-        put(_PYTHON_ESCAPES[char])
-        lx.pos += 2
-        return
-    yield from _have(lx, size + 2)
-    try:
-        put(escape(chr(int(lx.buf[lx.pos + 2 : lx.pos + 2 + size], base))))
-        lx.pos += 2 + size
-    except (ValueError, OverflowError):
-        put("\\\\")
-        lx.pos += 1
-
-
-def _hex_prefix(text: str, pos: int) -> bool:
-    return all(c in "0123456789abcdefABCDEF" for c in text[pos : pos + 4])
-
-
-def read_text(lx: Lexer, accept: Callable[[str], bool] | None = None) -> Read[str]:
-    """A quoted string, decoded. accept: asked for the text so far after each character; False is NoCall there."""
-    parts: list[str] = []
-    put: Put = parts.append if accept is None else checked(lx, parts, lambda text: accept(text[1:]))
-    yield from read_string(lx, put, quick=accept is None)
-    return str(json.loads("".join(parts)))
-
-
-def checked(lx: Lexer, parts: list[str], accept: Callable[[str], bool]) -> Put:
-    """A put for readers that stand at the beginning of the piece they put: it raises NoCall at the first character
-    that accept refuses, wherever the text was cut."""
-
-    def put(piece: str) -> None:
-        before = "".join(parts)
-        parts.append(piece)
-        if not accept(before + piece):
-            lx.pos += next(n for n in range(1, len(piece) + 1) if not accept(before + piece[:n]))
-            raise NoCall
-
-    return put
 
 
 def read_atom(lx: Lexer, put: Put) -> Read[None]:
@@ -341,7 +154,7 @@ def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable
     frame.fresh = False
     raw = False
     if frame.python and char in "rRu":
-        yield from _have(lx, 2)
+        yield from have(lx, 2)
         if lx.buf[lx.pos + 1] in "\"'":
             raw = char != "u"
             lx.pos += 1

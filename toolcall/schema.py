@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from toolcall.json_stream import loose_json, number, quote
+from toolcall.json_stream import loose_json
+from toolcall.json_text import number, quote
 
 _STRING = "string str text varchar char enum date datetime uuid"
 _INTEGER = "integer int int8 int16 int32 int64 uint uint8 uint16 uint32 uint64 long short byte bigint unsigned"

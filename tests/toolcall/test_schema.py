@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcall.json_stream import is_object
+from toolcall.json_text import is_object
 from toolcall.schema import ParamType, SchemaNode, Tool, ToolSet, kinds_of, to_json
 from toolcall.syntax.nested import nested_json
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toolcall.json_stream import is_object, read_atom, read_object, read_text, read_value
+from toolcall.json_stream import read_atom, read_object, read_value
+from toolcall.json_strings import read_text
+from toolcall.json_text import is_object
 from toolcall.lexer import Lexer, NoCall, Read, peek, second, skip_space
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolcall.json_stream import MAX_WORD, checked, escape, number, quote, read_string
+from toolcall.json_stream import MAX_WORD
+from toolcall.json_strings import checked, read_string
+from toolcall.json_text import escape, number, quote
 from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, at_marker, skip_space, until
 from toolcall.output import Output
 from toolcall.schema import SchemaNode, to_json

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolcall.json_stream import checked
+from toolcall.json_strings import checked
 from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, peek, skip_space, until
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options

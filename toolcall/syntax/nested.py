@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolcall.json_stream import quote
+from toolcall.json_text import quote
 from toolcall.schema import SchemaNode, to_json
 
 _MAX_DEPTH = 32

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from toolcall.json_stream import checked, quote, read_value
+from toolcall.json_stream import read_value
+from toolcall.json_strings import checked
+from toolcall.json_text import quote
 from toolcall.lexer import Lexer, Markers, NoCall, Read, peek, second, skip_space, until
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from toolcall.json_stream import checked, escape, quote
+from toolcall.json_strings import checked
+from toolcall.json_text import escape, quote
 from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_marker, peek, skip_space, until
 from toolcall.output import CallWriter, Output
 from toolcall.schema import ANY, STRING, ParamType, Tool, to_json
