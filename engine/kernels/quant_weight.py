@@ -17,7 +17,8 @@ class QuantWeight:
 
     data: int8 or float8_e4m3fn [n, k]; for int4 uint8 [n, k / 2] where byte j of a group of g values holds value j
     in its low and value j + g / 2 in its high nibble, so that both halves meet contiguous inputs.
-    scales: float32 [n / group_n, k / group_k], rounded up. zeros: float32 [n, k / group_k], int4 only.
+    scales: float32, or float16 where the checkpoint has that, [n / group_n, k / group_k], rounded up.
+    zeros: uint8 [n, k / group_k], int4 only.
     """
 
     kind: Kind
@@ -26,6 +27,11 @@ class QuantWeight:
     group_n: int
     group_k: int
     zeros: torch.Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all three."""
+        return self.data.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -52,8 +58,8 @@ def dequantize(weight: QuantWeight) -> torch.Tensor:
     columns = torch.arange(k, device=values.device) // weight.group_k
     wide = values.float()
     if weight.zeros is not None:
-        wide = wide - weight.zeros[:, columns]
-    return wide * weight.scales[rows][:, columns]
+        wide = wide - weight.zeros[:, columns].float()
+    return wide * weight.scales[rows][:, columns].float()
 
 
 def quant_linear_ref(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None = None) -> torch.Tensor:

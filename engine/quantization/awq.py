@@ -22,4 +22,4 @@ def read_awq(weights: WeightLoader, config: QuantizationConfig, shard: Shard) ->
     zeros = unpack_int32(weights.packed(f"{shard.name}.qzeros"), _ORDER)[groups, rows].T
     scales = weights.packed(f"{shard.name}.scales")[groups, rows].T
     data = pack_int4(q.contiguous(), config.group_size)
-    return QuantWeight("int4", data, scales.contiguous(), 1, config.group_size, zeros.float().contiguous())
+    return QuantWeight("int4", data, scales.contiguous(), 1, config.group_size, zeros.contiguous())

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from engine.kernels.quant_weight import QuantWeight
 from engine.weights.torch_loader import WeightLoader
 
 
@@ -40,6 +41,11 @@ class LinearMethod(Protocol):
 
     def matrix(self, weights: WeightLoader, shard: Shard) -> torch.Tensor:
         """The shard's weight as a plain matrix in the model's dtype on its device (experts are stacked from these)."""
+        ...
+
+    def pack(self, weights: WeightLoader, shards: Sequence[Shard]) -> QuantWeight | None:
+        """The shards one after the other as one packed matrix on the device (experts are grouped over it), or None
+        where they are not packed, or not in a form that the kernels take."""
         ...
 
     def wrap(self, weight: torch.Tensor) -> LinearOp:

@@ -22,14 +22,14 @@ def read_gptq(weights: WeightLoader, config: QuantizationConfig, shard: Shard) -
     """
     rows = shard.rows or slice(None)
     q = unpack_int32(weights.packed(f"{shard.name}.qweight").T.contiguous(), _ORDER)[rows]
-    zeros = unpack_int32(weights.packed(f"{shard.name}.qzeros"), _ORDER)[:, rows].T.float() + config.zero_offset
+    zeros = unpack_int32(weights.packed(f"{shard.name}.qzeros"), _ORDER)[:, rows].T + config.zero_offset
     scales = weights.packed(f"{shard.name}.scales")[:, rows].T
     g_idx = weights.packed(f"{shard.name}.g_idx").long()
     if int(g_idx.min()) < 0 or int(g_idx.max()) >= scales.shape[1]:
         raise WeightsError(f"{shard.name}.g_idx names groups that the checkpoint does not have")
     in_order = torch.arange(len(g_idx)) // config.group_size
     if not torch.equal(g_idx, in_order):
-        plain = (q.float() - zeros[:, g_idx]) * scales[:, g_idx]
+        plain = (q.float() - zeros[:, g_idx]) * scales[:, g_idx].float()
         return plain[:, shard.columns or slice(None)]
     groups = group_slice(shard.columns, config.group_size, shard.name)
     data = pack_int4(q[:, shard.columns or slice(None)].contiguous(), config.group_size)

@@ -54,16 +54,24 @@ class PackedLinearMethod:
             return self._plain.matrix(weights, shard)  # rounding would cost accuracy and save nothing here
         return _plain(self._read(weights, self._config, shard), weights)
 
+    def pack(self, weights: WeightLoader, shards: Sequence[Shard]) -> QuantWeight | None:
+        if not all(self._config.covers(shard.name) for shard in shards):
+            return None
+        parts: list[QuantWeight] = []
+        for shard in shards:
+            part = self._read(weights, self._config, shard)
+            if not isinstance(part, QuantWeight):
+                return None
+            parts.append(part)
+        return _joined(parts, weights.device)
+
     def _packed(
         self, weights: WeightLoader, parts: Sequence[QuantWeight | torch.Tensor], bias: torch.Tensor | None
     ) -> LinearOp:
-        from engine.kernels.triton.quant_linear import refuses
-
         packed = [part for part in parts if isinstance(part, QuantWeight)]
-        if len(packed) == len(parts):
-            joined = _to(_join(packed), weights.device)
-            if refuses(joined) is None:
-                return PackedLinear(joined, bias)
+        joined = _joined(packed, weights.device) if len(packed) == len(parts) else None
+        if joined is not None:
+            return PackedLinear(joined, bias)
         return self._plain.over(torch.cat([_plain(part, weights) for part in parts]), bias)
 
     def wrap(self, weight: torch.Tensor) -> LinearOp:
@@ -75,8 +83,15 @@ def _plain(part: QuantWeight | torch.Tensor, weights: WeightLoader) -> torch.Ten
     return values.to(dtype=weights.dtype, device=weights.device)
 
 
+def _joined(parts: Sequence[QuantWeight], device: torch.device) -> QuantWeight | None:
+    """Outputs one after the other, on the device; None where the kernels do not take them."""
+    from engine.kernels.triton.quant_linear import refuses
+
+    joined = _join(parts)
+    return None if refuses(joined, device) is not None else _to(joined, device)
+
+
 def _join(parts: Sequence[QuantWeight]) -> QuantWeight:
-    """Outputs one after the other."""
     zeros = [part.zeros for part in parts if part.zeros is not None]
     return replace(
         parts[0],

@@ -30,7 +30,7 @@ def quantize(weight: torch.Tensor, kind: Literal["int8", "int4"]) -> QuantWeight
     scales = ((high - low) / 15).clamp_min(1e-12)
     zeros = (-low / scales).round()
     data = ((parts / scales[..., None]).round() + zeros[..., None]).clamp(0, 15)
-    return QuantWeight("int4", pack_int4(data.view(n, k), group), scales, 1, group, zeros)
+    return QuantWeight("int4", pack_int4(data.view(n, k), group), scales, 1, group, zeros.to(torch.uint8))
 
 
 def read_int8(weights: WeightLoader, config: QuantizationConfig, shard: Shard) -> QuantWeight | torch.Tensor:

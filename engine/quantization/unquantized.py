@@ -47,6 +47,9 @@ class UnquantizedLinearMethod:
     def matrix(self, weights: WeightLoader, shard: Shard) -> torch.Tensor:
         return weights.matrix(f"{shard.name}.weight", shard.rows, shard.columns)
 
+    def pack(self, weights: WeightLoader, shards: Sequence[Shard]) -> None:
+        return None
+
     def wrap(self, weight: torch.Tensor) -> LinearOp:
         return self.over(weight, None)
 

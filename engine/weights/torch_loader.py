@@ -80,9 +80,10 @@ class WeightLoader:
         return values.to(dtype=self.dtype, device=self.device)
 
     def packed(self, name: str) -> torch.Tensor:
-        """A tensor of a quantized weight as it is stored: int32, float8_e4m3fn, or floats as float32; on the CPU."""
+        """A tensor of a quantized weight as it is stored: int32, float8_e4m3fn or float16, other floats as float32; on
+        the CPU."""
         raw = self.checkpoint.stored(name)
-        kind = {"I32": torch.int32, "F8_E4M3": torch.float8_e4m3fn}.get(raw.type)
+        kind = {"I32": torch.int32, "F8_E4M3": torch.float8_e4m3fn, "F16": torch.float16}.get(raw.type)
         if kind is None:
             values = torch.from_numpy(self.checkpoint.read(name))
         else:

@@ -59,8 +59,13 @@ def test_backends_agree(backend, page_size, tmp_path):
     assert (run_whole(other, tokens) - expected).abs().max() < 0.05 * expected.abs().max()
 
 
-def test_graphs_against_eager_steps(tmp_path):
-    executor = on_gpu(save(make_model("qwen3", **SHAPE), tmp_path))
+@pytest.mark.parametrize("backend", ["triton", "flash"])
+def test_graphs_against_eager_steps(backend, tmp_path):
+    path, half = save(make_model("qwen3", **SHAPE), tmp_path), {"dtype": "bfloat16", "page_size": 256}
+    try:
+        executor = on_gpu(path, attention_backend=backend, **(half if backend == "flash" else {}))
+    except NoAttentionBackend as error:
+        pytest.skip(str(error))
     graphs = executor._graphs
     assert graphs is not None
     sequences = Sequences(executor)
@@ -74,14 +79,15 @@ def test_graphs_against_eager_steps(tmp_path):
         before = executor._pool.keys.clone()
         with torch.inference_mode():
             got = graphs.run(batch).cpu().numpy()
-        assert abs(got - expected).max() < 1e-3 * abs(expected).max()
+        assert abs(got - expected).max() < (1e-3 if backend == "triton" else 0.03) * abs(expected).max()
         changed = (executor._pool.keys != before).any(dim=(0, 2, 3)).nonzero()[:, 0].tolist()
         assert set(changed) <= set(batch.slot_mapping.tolist()), "padding rows write nowhere"
 
 
 @pytest.mark.parametrize("form", ["awq", "gptq", "fp8-tensor", "fp8-block"])
-def test_packed_checkpoints(form, tmp_path):
-    path = save(make_model("qwen3", **SHAPE), tmp_path)
+@pytest.mark.parametrize("variant", ["qwen3", "moe"])
+def test_packed_checkpoints(form, variant, tmp_path):
+    path = save(make_model(variant, **SHAPE), tmp_path)
     quantize(path, form)
     tokens = random_tokens(50)
     expected = run_whole(load(path), tokens)

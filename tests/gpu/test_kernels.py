@@ -10,6 +10,7 @@ from engine.kernels.triton.attention_ref import paged_attention_ref
 from engine.kernels.triton.decode_attention import decode_attention
 from engine.kernels.triton.gate_up import gate_up, gate_up_ref
 from engine.kernels.triton.grouped_mlp import Routing, grouped_mlp, grouped_mlp_ref
+from engine.kernels.triton.grouped_quant import grouped_quant_mlp, grouped_quant_mlp_ref
 from engine.kernels.triton.prefill_attention import prefill_attention
 from engine.kernels.triton.quant_linear import quant_linear
 from engine.kernels.triton.rms_norm import rms_norm, rms_norm_ref
@@ -72,20 +73,34 @@ def test_experts(tokens):
     assert_near(grouped_mlp(x, first, second, route), grouped_mlp_ref(x, first, second, route), slack=2.0)
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
-@pytest.mark.parametrize("rows", [1, 100])
-def test_quantized_linear(kind, rows):
-    n, k = 1024, 2048
+def packed(kind: str, n: int, k: int) -> QuantWeight:
     scales = torch.rand((n, k // 128), device=DEVICE) / 50
     if kind == "int4":
         data = pack_int4(torch.randint(0, 16, (n, k), device=DEVICE), 128)
-        weight = QuantWeight("int4", data, scales, 1, 128, torch.full((n, k // 128), 8.0, device=DEVICE))
-    elif kind == "int8":
-        weight = QuantWeight("int8", torch.randint(-99, 99, (n, k), device=DEVICE).to(torch.int8), scales / 9, 1, 128)
-    else:
-        weight = QuantWeight("fp8", randn(n, k, scale=9.0).to(torch.float8_e4m3fn), scales, 1, 128)
-    x = randn(rows, k, dtype=BF16, scale=k**-0.5)
+        zeros = torch.full((n, k // 128), 8, dtype=torch.uint8, device=DEVICE)
+        return QuantWeight("int4", data, scales.half(), 1, 128, zeros)
+    if kind == "int8":
+        return QuantWeight("int8", torch.randint(-99, 99, (n, k), device=DEVICE).to(torch.int8), scales / 9, 1, 128)
+    return QuantWeight("fp8", randn(n, k, scale=9.0).to(torch.float8_e4m3fn), scales, 1, 128)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("rows", [1, 100])
+def test_quantized_linear(kind, rows):
+    weight, x = packed(kind, 1024, 2048), randn(rows, 2048, dtype=BF16, scale=2048**-0.5)
     assert_near(quant_linear(x, weight), quant_linear_ref(x, weight), slack=2.0)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("tokens", [1, 200])
+def test_packed_experts(kind, tokens):
+    """16 experts of Qwen3-30B-A3B's widths."""
+    first, second = packed(kind, 16 * 2 * 768, 2048), packed(kind, 16 * 2048, 768)
+    x = randn(tokens, 2048, dtype=BF16, scale=2048**-0.5)
+    shares, ids = torch.rand((tokens, 16), device=DEVICE).topk(8, dim=1)
+    route = Routing(ids, shares)
+    got = grouped_quant_mlp(x, first, second, route)
+    assert_near(got, grouped_quant_mlp_ref(x, first, second, route), slack=2.0)
 
 
 def test_sampling_over_a_real_vocabulary():

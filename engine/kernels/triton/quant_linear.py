@@ -19,6 +19,7 @@ _CONFIGS = (
     {"BLOCK_N": 128, "num_warps": 8, "num_stages": 3},
 )
 _MAX_BLOCK_K: Final = 128
+_FP8_GPU: Final = (8, 9)
 
 
 def block_k(weight: QuantWeight) -> int:
@@ -29,13 +30,23 @@ def block_k(weight: QuantWeight) -> int:
     return block if weight.group_k < weight.shape[1] else _MAX_BLOCK_K
 
 
-def refuses(weight: QuantWeight) -> str | None:
-    """Why the kernel cannot multiply by ``weight``, or None."""
+def refuses(weight: QuantWeight, device: torch.device | None = None) -> str | None:
+    """Why the kernels cannot multiply by ``weight`` (on ``device``), or None."""
     if block_k(weight) < 16 or block_k(weight) & (block_k(weight) - 1):
         return f"groups of {weight.group_k} inputs cannot be cut into blocks of a power of two of 16 and more"
     if weight.kind == "int4" and weight.shape[1] % weight.group_k:
         return f"{weight.shape[1]} inputs are no multiple of the group of {weight.group_k}"
+    if weight.kind == "fp8" and device is not None and device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < _FP8_GPU:
+            return f"8-bit floats need compute capability 8.9, this GPU has {capability[0]}.{capability[1]}"
     return None
+
+
+def stored(weight: QuantWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """data, scales and zeros as kernels take them: fp8 as bytes, and some tensor where there are no zeros."""
+    data = weight.data.view(torch.uint8) if weight.kind == "fp8" else weight.data
+    return data, weight.scales, weight.scales if weight.zeros is None else weight.zeros
 
 
 def quant_linear(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -51,9 +62,7 @@ def quant_linear(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None
     def run(config: Mapping[str, int]) -> None:
         _quant_linear_kernel[(cdiv(n, config["BLOCK_N"]), cdiv(rows, block_m))](
             x,
-            weight.data.view(torch.uint8) if weight.kind == "fp8" else weight.data,
-            weight.scales,
-            weight.scales if weight.zeros is None else weight.zeros,
+            *stored(weight),
             x if bias is None else bias,
             out,
             rows,
@@ -75,6 +84,28 @@ def quant_linear(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None
 
     run(tune_table().pick(f"linear_{weight.kind}", (row_bucket(rows), n, k, step), _CONFIGS, run))
     return out
+
+
+@triton.jit
+def packed_dot(x, second, data_ptr, scale_ptr, zero_ptr, line, inside, depth, deep, width, groups, group, group_n, acc, INT4: tl.constexpr, FP8: tl.constexpr, ZEROS: tl.constexpr, WIDEN: tl.constexpr):  # fmt: skip  # noqa: E501
+    """acc + x W^T over one block of inputs: ``line`` are rows of W, ``depth`` columns of its data, ``group`` the
+    block's scale. For int4 ``x`` meets the low and ``second`` the high halves of the bytes."""
+    kind = x.dtype
+    packed = tl.load(data_ptr + line[:, None] * width + depth[None, :], mask=inside[:, None] & deep[None, :], other=0)
+    scale = tl.load(scale_ptr + (line // group_n) * groups + group, mask=inside, other=0.0).to(tl.float32)
+    part = tl.zeros_like(acc)
+    if INT4:
+        low, high = (packed & 15).to(tl.float32), (packed >> 4).to(tl.float32)
+        if ZEROS:
+            zero = tl.load(zero_ptr + line * groups + group, mask=inside, other=0).to(tl.float32)
+            low, high = low - zero[:, None], high - zero[:, None]
+        part = dot(x, tl.trans(low.to(kind)), part, WIDEN)
+        part = dot(second, tl.trans(high.to(kind)), part, WIDEN)
+    else:
+        if FP8:
+            packed = packed.to(tl.float8e4nv, bitcast=True)
+        part = dot(x, tl.trans(packed.to(tl.float32).to(kind)), part, WIDEN)
+    return acc + part * scale[None, :]
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -105,31 +136,19 @@ def _quant_linear_kernel(
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     real, inside = row < rows, column < n
     x_rows = x_ptr + row.to(tl.int64)[:, None] * x_stride
-    kind = x_ptr.dtype.element_ty
     width = k // 2 if INT4 else k
-    data_rows = data_ptr + column.to(tl.int64)[:, None] * width
+    line = column.to(tl.int64)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, width, BLOCK_K):
         depth = start + tl.arange(0, BLOCK_K)
-        deep = depth[None, :] < width
+        deep = depth < width
         group = (2 * start if INT4 else start) // group_k
-        packed = tl.load(data_rows + depth[None, :], mask=inside[:, None] & deep, other=0)
-        scale = tl.load(scale_ptr + (column // group_n) * groups + group, mask=inside, other=0.0)
-        part = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        seen = real[:, None] & deep[None, :]
+        x = tl.load(x_rows + (start + depth if INT4 else depth)[None, :], mask=seen, other=0.0)
+        second = x
         if INT4:
-            zero = tl.load(zero_ptr + column * groups + group, mask=inside, other=0.0) if ZEROS else tl.zeros([BLOCK_N], tl.float32)  # fmt: skip  # noqa: E501
-            low = ((packed & 15).to(tl.float32) - zero[:, None]).to(kind)
-            high = ((packed >> 4).to(tl.float32) - zero[:, None]).to(kind)
-            x = tl.load(x_rows + start + depth[None, :], mask=real[:, None], other=0.0)
-            part = dot(x, tl.trans(low), part, WIDEN)
-            x = tl.load(x_rows + start + BLOCK_K + depth[None, :], mask=real[:, None], other=0.0)
-            part = dot(x, tl.trans(high), part, WIDEN)
-        else:
-            if FP8:
-                packed = packed.to(tl.float8e4nv, bitcast=True)
-            x = tl.load(x_rows + depth[None, :], mask=real[:, None] & deep, other=0.0)
-            part = dot(x, tl.trans(packed.to(tl.float32).to(kind)), part, WIDEN)
-        acc += part * scale[None, :]
+            second = tl.load(x_rows + (start + BLOCK_K + depth)[None, :], mask=seen, other=0.0)
+        acc = packed_dot(x, second, data_ptr, scale_ptr, zero_ptr, line, inside, depth, deep, width, groups, group, group_n, acc, INT4, FP8, ZEROS, WIDEN)  # fmt: skip  # noqa: E501
     if BIAS:
         acc += tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)[None, :]
     place = row.to(tl.int64)[:, None] * n + column[None, :]

@@ -13,6 +13,7 @@ from engine.kernels.triton import (
     decode_attention,
     gate_up,
     grouped_mlp,
+    grouped_quant,
     prefill_attention,
     quant_linear,
     rms_norm,
@@ -63,10 +64,16 @@ def main() -> None:
     compile_kernel(grouped_mlp._grouped_kernel, {**blocks, "GATED": True}, GROUPED)
     compile_kernel(grouped_mlp._grouped_kernel, {**blocks, "GATED": False}, {**GROUPED, "out_ptr": "*fp32"})
     compile_kernel(sample._sample_kernel, {"MASKED": True, "BLOCK": 4096}, SAMPLE, num_warps=16)
-    scales = {"scale_ptr": "*fp32", "zero_ptr": "*fp32"}
+    scales = {"scale_ptr": "*fp16", "zero_ptr": "*u8"}
     for kind, data in (("int8", "*i8"), ("int4", "*u8"), ("fp8", "*u8")):
         flags = {"INT4": kind == "int4", "FP8": kind == "fp8", "ZEROS": kind == "int4", "BIAS": True}
-        compile_kernel(quant_linear._quant_linear_kernel, {**blocks, **flags}, {**scales, "data_ptr": data})
+        pointers = {**scales, "data_ptr": data}
+        compile_kernel(quant_linear._quant_linear_kernel, {**blocks, **flags}, pointers)
+        del flags["BIAS"]
+        for gated in (True, False):
+            out = {} if gated else {"out_ptr": "*fp32"}
+            constants = {**blocks, **flags, "GATED": gated}
+            compile_kernel(grouped_quant._grouped_quant_kernel, constants, {**GROUPED, **pointers, **out})
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engine.kernels.quant_weight import QuantWeight, dequantize, pack_int4, quant_linear_ref, unpack_int4
 from engine.kernels.triton.gate_up import gate_up, gate_up_ref
 from engine.kernels.triton.grouped_mlp import Routing, grouped_mlp, grouped_mlp_ref, sort_by_expert
+from engine.kernels.triton.grouped_quant import grouped_quant_mlp, grouped_quant_mlp_ref
 from engine.kernels.triton.quant_linear import quant_linear, refuses
 from tests.engine.kernels.triton.cases import DEVICE, assert_near, randn
 
@@ -70,8 +73,8 @@ def quantized(kind: str, n: int, k: int, group_n: int, group_k: int) -> QuantWei
         data = torch.randint(-127, 128, (n, k), generator=generator).to(torch.int8)
     elif kind == "int4":
         data = pack_int4(torch.randint(0, 16, (n, k), generator=generator), group_k)
-        zeros = torch.randint(0, 16, (n, shape[1]), generator=generator).float().to(DEVICE)
-        scales = scales * 10
+        zeros = torch.randint(0, 17, (n, shape[1]), generator=generator).to(torch.uint8).to(DEVICE)
+        scales = (scales * 10).half()
     else:
         data = torch.randn((n, k), generator=generator).mul(40).to(torch.float8_e4m3fn)
     return QuantWeight(kind, data.to(DEVICE), scales.to(DEVICE), group_n, group_k, zeros)
@@ -100,6 +103,57 @@ def test_quantized_linear(kind, n, k, group_n, group_k, dtype):
     for rows, extra in ((0, None), (1, None), (18, bias)):
         x = randn(rows, k, dtype=dtype, scale=k**-0.5)
         assert_near(quant_linear(x, weight, extra), quant_linear_ref(x, weight, extra), slack=2.0)
+
+
+GROUPED = [
+    ("int8", 5, 40, 96, 1, 32),
+    ("int4", 5, 32, 64, 1, 32),
+    ("int4", 3, 96, 128, 1, 32),
+    ("int4", 2, 128, 256, 1, 128),
+    ("fp8", 5, 33, 50, 1, 0),
+    ("fp8", 4, 32, 64, 1, 32),
+    ("fp8", 2, 128, 128, 128, 128),
+]
+"""kind, experts, hidden units, width, group_n, group_k (0: one scale a row)."""
+
+
+def experts_of(kind: str, experts: int, n: int, k: int, group_n: int, group_k: int) -> tuple[QuantWeight, QuantWeight]:
+    first = quantized(kind, experts * 2 * n, k, group_n, group_k or k)
+    second = quantized(kind, experts * k, n, group_n, group_k or n)
+    return replace(first, scales=first.scales * 2), second
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "top"), [(0, 2), (1, 1), (9, 2), (45, 2)])
+@pytest.mark.parametrize(("kind", "experts", "n", "k", "group_n", "group_k"), GROUPED)
+def test_grouped_quantized_mlp(kind, experts, n, k, group_n, group_k, tokens, top, dtype):
+    first, second = experts_of(kind, experts, n, k, group_n, group_k)
+    assert refuses(first) is refuses(second) is None
+    x, route = randn(tokens, k, dtype=dtype), routing(tokens, experts, top)
+    got = grouped_quant_mlp(x, first, second, route)
+    assert_near(got, grouped_quant_mlp_ref(x, first, second, route), slack=2.0)
+
+
+def test_packed_experts_that_nobody_goes_to_are_not_read():
+    """All tokens at one expert; every other expert's scales are NaN."""
+    first, second = experts_of("int4", 4, 64, 64, 1, 32)
+    for part, height in ((first, 128), (second, 64)):
+        part.scales[: 2 * height] = float("nan")
+        part.scales[3 * height :] = float("nan")
+    x = randn(20, 64)
+    route = Routing(torch.full((20, 1), 2, device=DEVICE), torch.ones((20, 1), device=DEVICE))
+    got = grouped_quant_mlp(x, first, second, route)
+    for part in (first, second):
+        part.scales.nan_to_num_(0.0)
+    assert_near(got, grouped_quant_mlp_ref(x, first, second, route))
+
+
+def test_eight_bit_floats_are_refused_by_gpus_without_them(monkeypatch):
+    weight, cuda = quantized("fp8", 33, 96, 1, 96), torch.device("cuda")
+    for capability, reason in (((8, 0), "need compute capability 8.9, this GPU has 8.0"), ((9, 0), None)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None, found=capability: found)
+        assert refuses(weight, cuda) is reason or reason in refuses(weight, cuda)
+        assert refuses(quantized("int4", 33, 128, 1, 32), cuda) is None
 
 
 def test_dequantized_values_follow_the_definition():
