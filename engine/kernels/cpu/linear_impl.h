@@ -273,6 +273,64 @@ CG_INLINE void one_group(const uint8_t* super, const uint8_t* g, const cg_q8_gro
     }
 }
 
+// The same for more rows than one_group has registers for, one half of the lanes after the other: the weights are
+// unpacked once, and a row's activations are broadcast twice, which a load does.
+template <class F, int R>
+CG_INLINE void one_group_by_half(const uint8_t* super, const uint8_t* g, const cg_q8_group* x, size_t stride, f16v (&acc)[R][2]) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+        i16v dot[R];
+        f16v s, t = {};
+        F::scales(super, g, h, &s, &t);
+        if (F::KIND == HALVES) {
+            f16v p[R];
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 8
+                for (int r = 0; r < R; ++r) dot[r] = start<F>(x[size_t(r) * stride].neg_sum_half[half]);
+#pragma GCC unroll 4
+                for (int q = 4 * half; q < 4 * half + 4; ++q) {
+                    const u64v w = F::quad(g, q, h);
+#pragma GCC unroll 8
+                    for (int r = 0; r < R; ++r) dot[r] = dot4<F::WIDE>(dot[r], w, quad_of(x + size_t(r) * stride, q));
+                }
+#pragma GCC unroll 8
+                for (int r = 0; r < R; ++r) p[r] = half ? fma16(to_float(dot[r]), t, p[r]) : to_float(dot[r]) * s;
+            }
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) acc[r][h] = fma16(p[r], splat_f(x[size_t(r) * stride].scale), acc[r][h]);
+            continue;
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) dot[r] = start<F>(x[size_t(r) * stride].neg_sum);
+#pragma GCC unroll 8
+        for (int q = 0; q < 8; ++q) {
+            const u64v w = F::quad(g, q, h);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) dot[r] = dot4<F::WIDE>(dot[r], w, quad_of(x + size_t(r) * stride, q));
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const cg_q8_group& xr = x[size_t(r) * stride];
+            f16v p = to_float(dot[r]) * s;
+            if (F::KIND == MINIMUM) p = fma16(t, to_float(splat_i(xr.neg_sum)), p);
+            acc[r][h] = fma16(p, splat_f(xr.scale), acc[r][h]);
+        }
+    }
+}
+
+// As many rows as the registers hold: an int32 and a float accumulator (and a partial sum with HALVES) each.
+template <class F>
+constexpr int max_rows() {
+    return !NATIVE_DOT ? 2 : F::KIND == HALVES ? 4 : 6;
+}
+
+// And where the weights are read once: all rows in one pass, so that none waits for a second one.
+template <class F>
+constexpr int max_streamed_rows() {
+    return !NATIVE_DOT ? 2 : F::KIND == HALVES ? 6 : F::KIND == MINIMUM ? 7 : 8;
+}
+
 // What a pass over the weights does besides computing.
 enum Pass {
     CACHED,   // nothing: the weights are an unpacked tile in L1
@@ -285,7 +343,7 @@ template <class F, int R, Pass PASS>
 __attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add,
                                      uint8_t* tile) {
     f16v acc[R][2];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
         acc[r][0] = add ? load<f16v>(out + r * LANES) : f16v{};
         acc[r][1] = add ? load<f16v>(out + r * LANES + 16) : f16v{};
@@ -297,29 +355,24 @@ __attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, siz
             if (PASS != CACHED)
 #pragma GCC unroll 24
                 for (int b = 0; b < F::BYTES; b += 64) __builtin_prefetch(w + PREFETCH_BYTES + b);
-            one_group<F, R>(super, w, x, stride, acc, PASS == UNPACK ? tile : nullptr);
+            if (R > max_rows<F>()) one_group_by_half<F, R>(super, w, x, stride, acc);
+            else one_group<F, R>(super, w, x, stride, acc, PASS == UNPACK ? tile : nullptr);
             w += F::BYTES;
             if (PASS == UNPACK) tile += Unpacked<F>::BYTES;
             ++x;
         }
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
         store(out + r * LANES, acc[r][0]);
         store(out + r * LANES + 16, acc[r][1]);
     }
 }
 
-// As many rows as the registers hold: an int32 and a float accumulator (and a partial sum with HALVES) each.
-template <class F>
-constexpr int max_rows() {
-    return !NATIVE_DOT ? 2 : F::KIND == HALVES ? 4 : 6;
-}
-
 template <class F, Pass PASS>
 CG_INLINE void micro_rows(int rows, const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add,
                           uint8_t* tile = nullptr) {
-    constexpr int MAX = max_rows<F>();
+    constexpr int MAX = PASS == STREAM ? max_streamed_rows<F>() : max_rows<F>();
     switch (rows) {
         case 1: return micro<F, 1, PASS>(w, x, stride, groups, out, add, tile);
         case 2: return micro<F, MAX < 2 ? 1 : 2, PASS>(w, x, stride, groups, out, add, tile);
@@ -327,6 +380,8 @@ CG_INLINE void micro_rows(int rows, const uint8_t* w, const cg_q8_group* x, size
         case 4: return micro<F, MAX < 4 ? 1 : 4, PASS>(w, x, stride, groups, out, add, tile);
         case 5: return micro<F, MAX < 5 ? 1 : 5, PASS>(w, x, stride, groups, out, add, tile);
         case 6: return micro<F, MAX < 6 ? 1 : 6, PASS>(w, x, stride, groups, out, add, tile);
+        case 7: return micro<F, MAX < 7 ? 1 : 7, PASS>(w, x, stride, groups, out, add, tile);
+        case 8: return micro<F, MAX < 8 ? 1 : 8, PASS>(w, x, stride, groups, out, add, tile);
         default: return;
     }
 }
@@ -345,7 +400,7 @@ void block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc,
     const int groups = k / CG_GROUP;
     const auto* x = static_cast<const cg_q8_group*>(rows_data);
     const size_t stride = size_t(groups);
-    if (rows <= MAX) return micro_rows<F, STREAM>(rows, w, x, stride, groups, acc, false);
+    if (rows <= max_streamed_rows<F>()) return micro_rows<F, STREAM>(rows, w, x, stride, groups, acc, false);
     // Few rows: short tiles, so that fetching ahead spans the time in which a tile is only computed on.
     const int tile_groups = rows < 48 ? 8 : TILE_GROUPS;
     const int parts = (rows + MAX - 1) / MAX;
