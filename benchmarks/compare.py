@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import os
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -32,6 +33,8 @@ from benchmarks.serving.table import OURS, Figures, ratio_table
 from benchmarks.serving.workloads import WORKLOADS
 from engine.model_store import DEFAULT_MODEL, resolve
 
+LIMITED = {(OURS, "W1"), (OURS, "W2")}
+"""Server and workload of which the share of a machine limit is told: it is taken right before and after."""
 RESULTS = Path(__file__).parent / "results/serving.jsonl"
 
 
@@ -42,9 +45,22 @@ async def measure(running: Running, args: argparse.Namespace, seed: int) -> list
         print(f"{running.server.name}: warm-up failed: {error}", file=sys.stderr)
     rows = []
     for name in args.workloads:
+        before = limits() if (running.server.name, name) in LIMITED else {}
         rows.append(await run(WORKLOADS[name], running.target, seed, bounds))
+        if before:
+            rows[-1] |= mean(before, limits())
         print(f"{running.server.name} seed {seed} {orjson.dumps(rows[-1]).decode()}", file=sys.stderr, flush=True)
     return rows
+
+
+def mean(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {key: round((value + after[key]) / 2, 1) for key, value in before.items()}
+
+
+def taken(figures: Figures) -> dict[str, list[float]]:
+    """The machine's limits that were taken beside workloads."""
+    rows = [row for _, row in figures.rows() if "read_gb_s" in row]
+    return {key: [row[key] for row in rows] for key in ("read_gb_s", "int8_gop_s") if rows}
 
 
 @contextlib.contextmanager
@@ -145,6 +161,7 @@ def main() -> None:
                 one_round(server, args, rep, figures)
     except KeyboardInterrupt:
         print("interrupted: what was measured so far follows", file=sys.stderr)
+    host |= {key: statistics.median(values) for key, values in taken(figures).items()}
     write(args.out, common, figures)
     print(ratio_table(common, figures))
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 ROOT = Path(__file__).parents[2]
+READ_BYTES = 400_000_000
+LIMIT_SECONDS = 0.8
 ISA_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "amx_bf16")
 
 
@@ -45,19 +50,39 @@ def machine() -> dict[str, Any]:
 
 
 def limits() -> dict[str, float]:
-    """GB/s read and int8 GOP/s of plain loops on all cores, about 3 seconds; empty without the native kernels."""
-    try:
-        from benchmarks.kernels.cpu_linear import limits as measure
-        from engine.kernels.cpu.linear import Context
+    """What plain loops on all cores sustain, about 2 seconds: GB/s of passes over ``READ_BYTES`` that lie in large
+    pages, and int8 GOP/s; the median pass of each. Empty without the native kernels.
 
-        context = Context(threads=len(os.sched_getaffinity(0)))
+    A machine that is shared with others may change by a factor of two within minutes, so a figure's share of a limit
+    means something only beside a limit taken next to it.
+    """
+    try:
+        from engine.kernels.cpu.linear import Context, Isa, huge_bytes
+        from engine.kernels.cpu.loader import load
+
+        lib, context = load(), Context(threads=len(os.sched_getaffinity(0)))
     except (ImportError, OSError, RuntimeError, TypeError):
         return {}
+    memory = huge_bytes(READ_BYTES)
+    memory[:] = 1
+    rounds = 200_000 if context.isa == Isa.AVX512 else 20_000
     try:
-        read, operations = measure(context)
+        operations = lib.cg_measure_dots(context.handle, 1) * rounds
+        read = READ_BYTES / median_seconds(lambda: lib.cg_measure_read(context.handle, memory.ctypes.data, READ_BYTES))
+        dots = operations / median_seconds(lambda: lib.cg_measure_dots(context.handle, rounds))
     finally:
         context.close()
-    return {"read_gb_s": round(read, 1), "int8_gop_s": round(operations, 0)}
+    return {"read_gb_s": round(read / 1e9, 1), "int8_gop_s": round(dots / 1e9)}
+
+
+def median_seconds(call: Callable[[], object]) -> float:
+    """Of calls one after another for ``LIMIT_SECONDS``."""
+    times, end = [], time.perf_counter() + LIMIT_SECONDS
+    while time.perf_counter() < end or not times:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def tree(pid: int) -> list[psutil.Process]:

@@ -149,15 +149,19 @@ def shares(common: Mapping[str, Any], figures: Figures) -> Iterator[tuple[str, l
 
 
 def limit_shares(common: Mapping[str, Any], figures: Figures) -> dict[str, float]:
-    """What our W1 reads and our W2 multiplies, divided by what plain loops did in the same run.
+    """What our W1 reads and our W2 multiplies, divided by what plain loops sustained next to it (or, in older results,
+    at best and before the run): the median over repetitions.
 
     Decode reads every weight once a token, in the file's bytes; prefill multiplies every linear weight once a token.
     Attention and the KV cache are left out, so both are a little lower than the truth.
     """
-    work, host, out = common.get("model_work") or {}, common["machine"], {}
-    decode, prefill = figures.value(OURS, METRICS[0]), figures.value(OURS, METRICS[1])
-    if decode and work and host.get("read_gb_s"):
-        out["W1 share of the read bandwidth, %"] = decode * work["bytes_per_token"] / 1e9 / host["read_gb_s"]
-    if prefill and work and host.get("int8_gop_s"):
-        out["W2 share of the int8 peak, %"] = prefill * work["prefill_ops_per_token"] / 1e9 / host["int8_gop_s"]
+    work, out = common.get("model_work") or {}, {}
+    for title, metric, amount, limit in (
+        ("W1 share of the read bandwidth, %", METRICS[0], "bytes_per_token", "read_gb_s"),
+        ("W2 share of the int8 peak, %", METRICS[1], "prefill_ops_per_token", "int8_gop_s"),
+    ):
+        bounded = [(row, row.get(limit, common["machine"].get(limit))) for row in figures.matching(OURS, metric)]
+        used = [row[metric.key] * work[amount] / 1e9 / bound for row, bound in bounded if work and bound]
+        if used:
+            out[title] = statistics.median(used)
     return out

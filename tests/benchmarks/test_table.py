@@ -66,6 +66,12 @@ def test_shares_of_the_machines_limits(figures: Figures) -> None:
     assert line(table, "W2 share")[0] == "70"
 
 
+def test_a_limit_taken_beside_a_workload_counts_before_the_runs(figures: Figures) -> None:
+    for rate, limit in ((700, 2000.0), (400, 500.0), (500, 1250.0)):
+        figures.add(OURS, row("W2", prefill_tok_s=rate, int8_gop_s=limit, read_gb_s=1.0))
+    assert line(ratio_table(COMMON, figures), "W2 share")[0] == "40"
+
+
 def test_a_run_of_ours_alone_has_figures_and_no_ratio() -> None:
     figures = Figures()
     figures.add(OURS, row("W4", out_tok_s=123.4))
