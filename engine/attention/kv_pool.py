@@ -32,6 +32,11 @@ class KVPool:
         self.keys[layer].index_copy_(0, slots.long(), keys.to(self.keys.dtype))
         self.values[layer].index_copy_(0, slots.long(), values.to(self.values.dtype))
 
+    def copy_slots(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Keys and values of ``sources`` [n] to ``targets`` [n] in every layer. No target is a source."""
+        for pool in (self.keys, self.values):
+            pool.index_copy_(1, targets.long(), pool.index_select(1, sources.long()))
+
     def copy_page(self, source: int, target: int) -> None:
         size = self.page_size
         for pool in (self.keys, self.values):

@@ -80,12 +80,15 @@ class DecodeGraphs:
             and batch.page_table.shape[1] <= self._max_pages
         )
 
-    def run(self, batch: ForwardBatch) -> torch.Tensor:
-        """Logits [R, vocab] of a batch that ``fits``, valid until the next run."""
+    def run(self, batch: ForwardBatch, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits [R, vocab] of a batch that ``fits``, valid until the next run. ``ids`` [R]: the rows' tokens, where
+        they are on the device already; ``batch.input_ids`` is not read then."""
         rows = len(batch.seq_lens)
         graph = self._graphs[next(size for size in self._sizes if size >= rows)]
         (data,) = upload([self._fill(batch, graph.size)], self._device)
         graph.data.copy_(data)
+        if ids is not None:
+            graph.data[:rows].copy_(ids)
         return graph.replay()[:rows]
 
     def _fill(self, batch: ForwardBatch, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -16,9 +16,11 @@ from engine.config import EngineConfig
 from engine.distributed import TensorParallel
 from engine.executor.cuda_graphs import DecodeGraphs, Recorder, graph_sizes
 from engine.executor.device_sampler import DeviceSampler
-from engine.executor.executor import RowOutput, StepOutput
+from engine.executor.device_steps import DeviceSteps, with_embeddings
+from engine.executor.executor import StepOutput
 from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.executor.kv_budget import kv_pages
+from engine.executor.run_ahead import RunAhead, scratch_pages
 from engine.models.batch import ModelBatch
 from engine.models.registry import load_model
 from engine.platform.device import TorchDevice, resolve_device
@@ -73,14 +75,16 @@ class TorchExecutor:
             method = linear_method(config.quantization, checkpoint.config.quantization, on_gpu=not self.device.is_cpu)
             self._model = load_model(loader, method, self._tp, max_positions=max_positions)
         num_layers = checkpoint.config.num_layers
+        self._max_logits = config.max_running_requests + _LOGITS_ROWS
         self._pool = KVPool(spec, num_layers, -(-config.chunked_prefill_size // config.page_size))
         self._attention: AttentionBackend = backend(spec, self._pool)
         activations = self._activation_bytes(min(config.chunked_prefill_size, max_positions))
-        self._pool = KVPool(spec, num_layers, self._fitting_pages(config, spec, activations))
+        self._num_pages, scratch = self._fitting_pages(config, spec, activations)
+        self._pool = KVPool(spec, num_layers, self._num_pages + scratch)
         self._attention = backend(spec, self._pool)
         self._sampler = Sampler(self.vocab_size)
-        self._device_sampler = None if self.device.is_cpu else DeviceSampler(self._sampler)
         self._graphs = self._record_graphs(config)
+        self._device_steps = None if self.device.is_cpu else self.device_steps(self._graphs)
 
     def _attention_spec(self, config: EngineConfig) -> AttentionSpec:
         model, device = self.model_config, self.device
@@ -106,8 +110,9 @@ class TorchExecutor:
 
         return peak_bytes(lambda: self._run_largest(num_tokens), self.device.device)
 
+    @torch.inference_mode()
     def _run_largest(self, num_tokens: int) -> None:
-        """One prompt chunk of ``num_tokens`` and as many logits as are computed at a time."""
+        """One prompt chunk of ``num_tokens``, as many logits as are computed at a time, and the sampler's copy."""
         size = self._pool.page_size
         pages = np.arange(-(-num_tokens // size), dtype=np.int32)
         places = np.arange(num_tokens, dtype=np.int32)
@@ -118,10 +123,12 @@ class TorchExecutor:
             seq_lens=np.array([num_tokens], np.int32),
             page_table=pages[None],
             slot_mapping=places,
-            logits_index=places[:_LOGITS_ROWS],
+            logits_index=places[-1:],
             page_size=size,
         )
-        self.logits(self.forward(batch), batch.logits_index)
+        hidden = self.forward(batch)
+        logits = self.compute_logits(hidden[-1:].repeat(self._max_logits, 1))
+        logits.clone()
 
     def _record_graphs(self, config: EngineConfig) -> DecodeGraphs | None:
         """Only for an attention backend that computes from tables which stay in place."""
@@ -147,11 +154,19 @@ class TorchExecutor:
         plan: AttentionPlan = getattr(self._attention, "plan_step")(step)  # noqa: B009 - not in the protocol
         return plan
 
+    def device_steps(self, graphs: DecodeGraphs | None) -> DeviceSteps:
+        """Steps as on a GPU. The pages behind ``num_pages`` are for steps that nobody has asked for yet."""
+        sampler = DeviceSampler(self._sampler)
+        scratch = range(self.num_pages, self._pool.num_pages)
+        ahead = RunAhead(graphs, sampler, self._pool, scratch) if graphs is not None else None
+        return DeviceSteps(self, (self._sampler, sampler), self._max_logits, graphs=graphs, ahead=ahead)
+
     def decode_logits(self, batch: ModelBatch) -> torch.Tensor:
         return self._model.compute_logits(self._model.forward(batch))
 
-    def _fitting_pages(self, config: EngineConfig, spec: AttentionSpec, activations: int) -> int:
-        """The same on every rank. Ranks on one CPU share its memory; each GPU has its own."""
+    def _fitting_pages(self, config: EngineConfig, spec: AttentionSpec, activations: int) -> tuple[int, int]:
+        """Pages for the scheduler, the same on every rank, and those of the executor's own (on a GPU). Ranks on one
+        CPU share its memory; each GPU has its own."""
         sharing = self._tp.local_size if self.device.is_cpu else 1
         pages = kv_pages(
             config,
@@ -160,11 +175,13 @@ class TorchExecutor:
             total_bytes=self.device.total_bytes() // sharing,
             on_cpu=self.device.is_cpu,
         )
-        return self._tp.smallest(pages)
+        pages = self._tp.smallest(pages)
+        scratch = 0 if self.device.is_cpu else scratch_pages(pages, config.max_running_requests)
+        return (pages if config.kv_pages else pages - scratch), scratch
 
     @property
     def num_pages(self) -> int:
-        return self._pool.num_pages
+        return self._num_pages
 
     @property
     def page_size(self) -> int:
@@ -175,28 +192,12 @@ class TorchExecutor:
         return self.model_config.vocab_size
 
     def execute(self, batch: ScheduleBatch) -> StepOutput:
-        forward_batch = build_forward_batch(batch)
-        if self._device_sampler is not None:
-            return self._execute_on_device(batch, forward_batch, self._device_sampler)
-        hidden = self.forward(forward_batch)
-        logits = self.logits(hidden, forward_batch.logits_index)
-        rows = self._sampler.sample(logits, batch)
-        return StepOutput(self._with_embeddings(rows, batch, forward_batch, hidden))
-
-    @torch.inference_mode()
-    def _execute_on_device(
-        self, batch: ScheduleBatch, forward_batch: ForwardBatch, sampler: DeviceSampler
-    ) -> StepOutput:
-        """Everything is launched before anything is waited for: grammar masks are made while the GPU computes."""
-        if self._graphs is not None and self._graphs.fits(forward_batch):
-            logits = self._graphs.run(forward_batch)
-            self._sampler.prepare(batch)
-            return StepOutput(sampler.sample(logits, batch))
-        hidden = self.forward(forward_batch)
-        index = torch.from_numpy(forward_batch.logits_index.astype(np.int64)).to(hidden.device)
-        logits = self._model.compute_logits(hidden[index])
-        self._sampler.prepare(batch)
-        return StepOutput(self._with_embeddings(sampler.sample(logits, batch), batch, forward_batch, hidden))
+        if self._device_steps is not None:
+            return self._device_steps.execute(batch)
+        step = build_forward_batch(batch)
+        hidden = self.forward(step)
+        rows = self._sampler.sample(self.logits(hidden, step.logits_index), batch)
+        return StepOutput(with_embeddings(rows, batch, step, hidden))
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
@@ -215,20 +216,13 @@ class TorchExecutor:
         out = np.empty((len(index), self.vocab_size), np.float32)
         for start in range(0, len(index), _LOGITS_ROWS):
             rows = torch.from_numpy(index[start : start + _LOGITS_ROWS].astype(np.int64)).to(hidden.device)
-            out[start : start + _LOGITS_ROWS] = self._model.compute_logits(hidden[rows]).cpu().numpy()
+            out[start : start + _LOGITS_ROWS] = self.compute_logits(hidden[rows]).cpu().numpy()
         return out
 
-    def copy_page(self, source: int, target: int) -> None:
-        self._pool.copy_page(source, target)
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._model.compute_logits(hidden)
 
-    @staticmethod
-    def _with_embeddings(
-        rows: tuple[RowOutput, ...], batch: ScheduleBatch, forward_batch: ForwardBatch, hidden: torch.Tensor
-    ) -> tuple[RowOutput, ...]:
-        out = list(rows)
-        for index, row in enumerate(batch.rows):
-            if row.req.embeds:
-                first, last = forward_batch.cu_seqlens[index : index + 2].tolist()
-                mean = hidden[first:last].double().mean(dim=0)
-                out[index] = RowOutput(embedding=tuple(mean.tolist()))
-        return tuple(out)
+    def copy_page(self, source: int, target: int) -> None:
+        if self._device_steps is not None and self._device_steps.ahead is not None:
+            self._device_steps.ahead.forget()
+        self._pool.copy_page(source, target)

@@ -1,6 +1,8 @@
 """One token from one row of logits and one uniform number, without sorting the vocabulary where it can be avoided.
 
-Filters in order: temperature, min_p, top_k, top_p (each on what the one before left, renormalised).
+Filters in order: temperature, min_p, top_k, top_p (each on what the one before left, renormalised). Entries equal to
+the least that a filter keeps are all kept, and the distribution is inverted in order of token ids, so that a GPU's
+sampler, which sorts nothing, draws the same tokens.
 """
 
 from __future__ import annotations
@@ -20,8 +22,12 @@ def draw(
 
     ``row`` is overwritten: half a megabyte of fresh memory per token would cost more than the arithmetic."""
     if 0 < top_k < len(row):
-        indices = top_indices(row, top_k)
-        return int(indices[_pick_sorted(_weights(row[indices], row[indices[0]], temperature, min_p), u, top_p)])
+        best = top_indices(row, top_k)
+        indices = np.flatnonzero(row >= row[best[-1]])
+        weights = _weights(row[indices], row[best[0]], temperature, min_p)
+        if top_p >= 1.0:
+            return int(indices[_invert(np.cumsum(weights, dtype=np.float64), u)])
+        return int(indices[_pick_top_p(weights, u, top_p)])
     weights = _weights(row, row.max(), temperature, min_p)
     return _pick_blockwise(weights, u) if top_p >= 1.0 else _pick_top_p(weights, u, top_p)
 
@@ -35,13 +41,6 @@ def _weights(values: FloatArray, maximum: np.float32, temperature: float, min_p:
     if min_p > 0.0:
         weights[weights < np.float32(min_p)] = 0.0
     return weights
-
-
-def _pick_sorted(weights: FloatArray, u: float, top_p: float) -> int:
-    """Index into weights sorted downwards: the least set whose share reaches ``top_p``, then u within it."""
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    size = min(int(np.searchsorted(cumulative, top_p * cumulative[-1], side="left")) + 1, len(cumulative))
-    return _invert(cumulative[:size], u)
 
 
 def _pick_top_p(weights: FloatArray, u: float, top_p: float) -> int:

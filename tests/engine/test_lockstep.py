@@ -10,7 +10,8 @@ import pytest
 from engine.config import EngineConfig
 from engine.executor.hash_lm import HashLMExecutor
 from engine.lockstep import Lockstep, RankDiverged
-from engine.messages import BatchTokenIDOut, DecodeParams, TokenIDRow, TokenizedGenerateReqInput
+from engine.messages import BatchTokenIDOut, DecodeParams, ModelInfo, TokenIDRow, TokenizedGenerateReqInput
+from engine.model_process import scheduler_config
 from engine.ranks import RanksError, local_ranks, rendezvous
 from engine.sampling_params import SamplingParams
 from engine.scheduler.policy import SchedulerConfig
@@ -127,3 +128,20 @@ def test_a_rank_that_computed_something_else_ends():
     leader.exchange()
     with pytest.raises(RankDiverged, match="rank 1 has computed other tokens"):
         other.exchange()
+
+
+@pytest.mark.parametrize(("tp_size", "target"), [(1, 0.3), (2, 0.0)])
+def test_ranks_that_compute_together_never_decide_by_the_clock(tp_size, target):
+    info = ModelInfo(
+        model_path="m",
+        served_name="m",
+        architecture="x",
+        context_length=64,
+        vocab_size=8,
+        eos_token_ids=(0,),
+        kv_capacity_tokens=64,
+        max_running_requests=2,
+        device="cpu",
+        dtype="float32",
+    )
+    assert scheduler_config(config(tp_size=tp_size, target_itl=0.3), info).target_latency == target
