@@ -66,6 +66,7 @@ class Format:
 class ReasoningFormat:
     """How one model family marks its reasoning.
 
+    implied_closers: what begins or ends another part of the answer, and so ends reasoning whose closer is missing.
     starts_open: the text begins inside the reasoning unless the prompt says otherwise. Without openers the reasoning
     is a matter of the tool format's message headers.
     """
@@ -74,6 +75,7 @@ class ReasoningFormat:
     families: str
     openers: tuple[str, ...]
     closers: tuple[str, ...]
+    implied_closers: tuple[str, ...] = ()
     starts_open: bool = False
     aliases: tuple[str, ...] = ()
     experimental: bool = False
@@ -85,3 +87,7 @@ class ReasoningFormat:
     @cached_property
     def both(self) -> Markers:
         return Markers((*self.openers, *self.closers))
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        return (*self.closers, *self.implied_closers)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from toolcall.json_strings import have, read_string
-from toolcall.json_text import number
+from toolcall.json_strings import read_python_string, read_string
+from toolcall.json_text import number, quote
 from toolcall.lexer import SPACE, Lexer, NoCall, Put, Read, skip_space
 
 MAX_DEPTH = 200
@@ -24,6 +24,8 @@ random models write hundreds of digits."""
 MAX_WORD = 400
 """Longer text without quotes is no value."""
 
+_WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
+_OTHER_BASE = re.compile(r"[+-]?0(?:[xX][0-9a-fA-F]{1,16}|[oO][0-7]{1,22}|[bB][01]{1,64})")
 _SPACES = re.compile(r"[ \t\r\n]+")
 _ATOM = re.compile(r"[^\s,:;\]})\[{(\"'<>`]+")
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
@@ -41,11 +43,16 @@ def read_atom(lx: Lexer, put: Put) -> Read[None]:
             break
         yield
     word = found.group()
-    text = _WORDS.get(word) or number(word)
+    text = _WORDS.get(word) or number(word) or _other_base(word)
     if text is None:
         raise NoCall
     lx.pos = found.end()
     put(text)
+
+
+def _other_base(word: str) -> str | None:
+    """``0x1F``, ``0o17`` and ``0b1`` as decimals."""
+    return str(int(word, 0)) if _OTHER_BASE.fullmatch(word) else None
 
 
 class _Frame:
@@ -56,6 +63,7 @@ class _Frame:
     def __init__(self, python: bool) -> None:
         self.python = python
         self.closers: list[str] = []
+        """For each open container the bracket that closes it, and the one that is written then."""
         self.comma = ""
         """A comma, with the white space after it, that is not written yet: it may be a trailing one."""
         self.fresh = False
@@ -101,11 +109,12 @@ def read_value(
         elif char in "]})":
             _close(lx, frame, char, put)
         elif need == "key":
-            if char not in "\"'":
-                raise NoCall
             _flush_comma(frame, put)
             frame.fresh = False
-            yield from read_string(lx, put, python=python)
+            if char in "\"'":
+                yield from read_string(lx, put, python=python)
+            else:
+                put(quote((yield from read_bare_key(lx, python=python))))
             frame.need = "colon"
         else:
             yield from _begin_value(lx, frame, char, put, commit)
@@ -115,8 +124,23 @@ def read_value(
             return
 
 
+def read_bare_key(lx: Lexer, *, python: bool = False) -> Read[str]:
+    """A key without quotes, as JavaScript has them; in Python it would be a variable, and is no call."""
+    while True:
+        found = _WORD.match(lx.buf, lx.pos)
+        if found is None or python or len(found.group()) > MAX_WORD:
+            raise NoCall
+        if found.end() < len(lx.buf):
+            break
+        if lx.at_end():
+            raise NoCall
+        yield
+    lx.pos = found.end()
+    return found.group()
+
+
 def _open(frame: _Frame, char: str) -> None:
-    frame.closers.append({"{": "}", "[": "]", "(": ")"}[char])
+    frame.closers.append({"{": "}}", "[": "]]", "(": ")]"}[char])
     frame.need = "key" if char == "{" else "value"
     frame.fresh = True
 
@@ -131,7 +155,7 @@ def _after_value(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
     if char == ",":
         lx.pos += 1
         frame.comma = ","
-        frame.need = "key" if frame.closers[-1] == "}" else "value"
+        frame.need = "key" if frame.closers[-1] == "}}" else "value"
     else:
         _close(lx, frame, char, put)
 
@@ -139,42 +163,57 @@ def _after_value(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
 def _close(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
     """A closing bracket: allowed after a value, after a trailing comma, and in an empty container."""
     allowed = frame.need == "comma" or frame.fresh or frame.comma
-    if not allowed or not frame.closers or frame.closers[-1] != char:
+    if not allowed or not frame.closers or frame.closers[-1][0] != char:
         raise NoCall
     frame.comma = ""
     frame.fresh = False
-    frame.closers.pop()
     lx.pos += 1
-    put("]" if char == ")" else char)
+    put(frame.closers.pop()[1])
     frame.need = "comma"
 
 
 def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable[[], None] | None) -> Read[None]:
     _flush_comma(frame, put)
     frame.fresh = False
-    raw = False
-    if frame.python and char in "rRu":
-        yield from have(lx, 2)
-        if lx.buf[lx.pos + 1] in "\"'":
-            raw = char != "u"
-            lx.pos += 1
-            char = lx.buf[lx.pos]
     begun = commit if commit is not None and frame.closers else _nothing
     if char in "{[(\"'":
         begun()
     if char in "{[(":
         if len(frame.closers) >= MAX_DEPTH:
             raise NoCall
+        lx.pos += 1
+        if char == "{" and frame.python:
+            yield from _open_braces(lx, frame, put)
+            return
         _open(frame, char)
         put("[" if char == "(" else char)
-        lx.pos += 1
         return
-    if char in "\"'":
-        yield from read_string(lx, put, python=frame.python, raw=raw)
+    if frame.python and (yield from read_python_string(lx, put)):
+        begun()
+    elif char in "\"'":
+        yield from read_string(lx, put)
     else:
         yield from read_atom(lx, put)
         begun()
     frame.need = "comma"
+
+
+def _open_braces(lx: Lexer, frame: _Frame, put: Put) -> Read[None]:
+    """Python's braces: a dict, or a set if what follows its first string is no colon."""
+    _open(frame, "{")
+    space: list[str] = []
+    first: list[str] = []
+    yield from skip_space(lx, space.append)
+    found = yield from read_python_string(lx, first.append)
+    a_set = found and (yield from skip_space(lx)) in (",", "}")
+    put("[" if a_set else "{")
+    for piece in (*space, *first):
+        put(piece)
+    if a_set:
+        frame.closers[-1] = "}]"
+    if found:
+        frame.fresh = False
+        frame.need = "comma" if a_set else "colon"
 
 
 def _nothing() -> None:

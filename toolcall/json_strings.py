@@ -10,12 +10,56 @@ import re
 from collections.abc import Callable
 
 from toolcall.json_text import escape
-from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, peek, until
+from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, peek, skip_space, until
 
 _RUN = {q: re.compile(rf'[^{q}"\\\x00-\x1f]+') for q in "\"'"}
 _FULL = {q: run.fullmatch for q, run in _RUN.items()}
 _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
+_PREFIX = re.compile(r"([rRuUfF]{0,2})([\"']?)")
 _PYTHON_ESCAPES = {"a": "\\u0007", "v": "\\u000b", "\n": "", "x": "", "U": "", **dict.fromkeys("01234567", "")}
+
+
+def read_python_string(lx: Lexer, put: Put) -> Read[bool]:
+    """Python's string literals, prefixed or not; neighbours are one string. False, nothing consumed, where none
+    begins. Bytes, and f-strings that hold an expression, are no call."""
+    prefix = yield from _prefix(lx)
+    if prefix is None:
+        return False
+    put('"')
+    while prefix is not None:
+        lx.pos += len(prefix)
+        formatted, raw = "f" in prefix.lower(), "r" in prefix.lower()
+        yield from read_string(lx, _inside(put, formatted), quick=not formatted, python=True, raw=raw)
+        if (yield from skip_space(lx)) == "" and lx.cut:
+            raise NoCall
+        prefix = yield from _prefix(lx)
+    put('"')
+    return True
+
+
+def _prefix(lx: Lexer) -> Read[str | None]:
+    """What stands before the quote of a string literal here; None where there is none."""
+    while True:
+        found = _PREFIX.match(lx.buf, lx.pos)
+        if found is None:
+            return None
+        if found.group(2):
+            return found.group(1)
+        if found.end() < len(lx.buf) or lx.at_end():
+            return None
+        yield
+
+
+def _inside(put: Put, formatted: bool) -> Put:
+    """A put for a string without its quotes: no other piece is a quote that is not escaped."""
+
+    def take(piece: str) -> None:
+        if formatted and ("{" in piece or "}" in piece):
+            raise NoCall
+        if piece not in ('"', '""'):
+            put(piece)
+
+    return take
 
 
 def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False, raw: bool = False) -> Read[None]:

@@ -28,13 +28,14 @@ class NoCall(Exception):
     """What is being read is no tool call of a declared tool: its text stays text.
 
     release: so many characters behind the mark need not be looked at again. idle: nothing but the opener and white
-    space was looked at.
+    space was looked at. moved: the mark stands behind the opener, whose text is out.
     """
 
-    def __init__(self, release: int = 0, *, idle: bool = False) -> None:
+    def __init__(self, release: int = 0, *, idle: bool = False, moved: bool = False) -> None:
         super().__init__(release)
         self.release = release
         self.idle = idle
+        self.moved = moved
 
 
 class Lexer:
@@ -208,6 +209,17 @@ def at_marker(lx: Lexer, markers: Markers) -> Read[str | None]:
         if word is not None:
             lx.pos += len(word)
         return word
+
+
+def at_words(lx: Lexer, words: tuple[str, ...]) -> Read[bool]:
+    """Whether one of the words stands here; consumes nothing."""
+    while True:
+        if any(lx.buf.startswith(w, lx.pos) for w in words):
+            return True
+        rest = lx.buf[lx.pos :]
+        if lx.at_end() or not any(w.startswith(rest) for w in words):
+            return False
+        yield
 
 
 Skip = Callable[[str, int, str], bool]

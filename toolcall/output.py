@@ -48,6 +48,13 @@ class Channel:
         """A residual end-of-turn token: text if more text follows, nothing at the end."""
         self._held += token
 
+    def pass_layout(self, token: str) -> None:
+        """A token that is no text, as ``<response>``: white space on its inner side is layout too."""
+        if token.startswith("</"):
+            self._held = self.tail = ""
+        elif self.empty:
+            self.drop_leading = True
+
     def flush_tail(self) -> None:
         if self.tail and not (self.empty and self.drop_leading):
             self._parts.append(self.tail)
@@ -167,6 +174,9 @@ class CallWriter:
     def may_be_named(self, text: str) -> bool:
         """Whether a name that begins like this may be declared."""
         return self._out.tools.may_begin(text)
+
+    def declares(self, name: str) -> bool:
+        return self._out.tools.get(name) is not None
 
     def named(self, name: str) -> Tool:
         """Raises NoCall for a name that is not declared."""

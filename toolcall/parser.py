@@ -62,6 +62,8 @@ class OutputParser:
         tables = format.rescue_tables if self._rescue else format.own_tables
         self._tables = tables if self._parses else format.text_tables
         self._open_closers: tuple[str, ...] = ()
+        self._last_closers: tuple[str, ...] = ()
+        self._draft: list[Event] = []
         make_id = id_factory or make_id_factory(format.id_style)
         self._out = Output(declared if self._parses else NO_TOOLS, make_id, stream_reasoning=stream_reasoning)
         self._out.discard_calls = none
@@ -98,6 +100,9 @@ class OutputParser:
         self._finished = True
         out = self._out
         out.drop_call()
+        if engine_finish == "stop" and out.content.empty and not out.calls_ended and self._draft:
+            out.add(self._draft)
+            out.calls_ended += 1
         if not (out.calls_ended and not out.discard_calls):
             out.content.flush_tail()
         out.flush_reasoning()
@@ -155,7 +160,7 @@ class OutputParser:
             fresh = fresh and lx.consumed == before
             block = self._tables.blocks.get(word)
             if block is None:
-                self._layout(word)
+                self._layout(word, behind_call=fresh)
             else:
                 lx.mark()
                 lx.pos += 0 if block.keep_opener else len(word)
@@ -169,14 +174,16 @@ class OutputParser:
             self._lx.rewind()
         return block
 
-    def _layout(self, word: str) -> None:
-        """A marker that opens nothing: the late close of a block, an end token, or text."""
+    def _layout(self, word: str, *, behind_call: bool) -> None:
+        """A marker that opens nothing: the late or second close of a block, an end token, or text."""
         self._lx.pos += len(word)
-        if word in self._open_closers:
+        if word in self._open_closers or (behind_call and word in self._last_closers):
             self._open_closers = ()
         elif word in self._format.end_tokens:
             self._out.content.put_end_token(word)
-        elif word not in self._format.hidden:
+        elif word in self._format.hidden:
+            self._out.content.pass_layout(word)
+        else:
             self._out.content.put(word)
 
     def _read_block(self, block: Block, release: int) -> Read[bool]:
@@ -190,6 +197,7 @@ class OutputParser:
             self._out.drop_call()
             if self._out.calls_ended - before:
                 self._open_closers = block.closers
+            if self._out.calls_ended - before or no_call.moved:
                 release = 1
             if lx.starved and lx.cut and certain and not block.rescued:
                 lx.unmark()
@@ -198,6 +206,7 @@ class OutputParser:
             self._give_back(max(release, no_call.release), idle=no_call.idle)
             return False
         self._open_closers = () if closed else block.closers
+        self._last_closers = block.closers
         return True
 
     def _give_back(self, release: int, *, idle: bool) -> None:
@@ -241,12 +250,12 @@ class OutputParser:
         else:
             self._out.content.put(opener)
         channel = self._out.reasoning if self._separate else self._out.content
-        markers = Markers((*fmt.closers, *self._tables.blocks))
+        markers = Markers((*fmt.ends, *self._tables.blocks))
         while True:
             word = yield from until(lx, markers, channel.put, skip=self._tables.hopeless)
             if word is None:
                 return
-            if word in fmt.closers:
+            if word in fmt.ends:
                 lx.pos += len(word)
                 if not self._separate:
                     channel.put(word)
@@ -267,7 +276,8 @@ class OutputParser:
 
     def _probe(self, word: str, fmt: ReasoningFormat) -> Read[None]:
         """A call opens inside the reasoning. If the reasoning closes later it was a draft; if it never does, and
-        the call is whole, the reasoning ended in front of it."""
+        the call is whole, the reasoning ended in front of it. A draft at the very end of the reasoning is the call
+        if nothing comes behind it."""
         lx, channel = self._lx, self._out.reasoning if self._separate else self._out.content
         out = self._out
         child = OutputParser(
@@ -291,13 +301,16 @@ class OutputParser:
 
         lx.mark()
         try:
-            if (yield from until(lx, Markers(fmt.closers), put, quick=False)) is None:
+            if (yield from until(lx, Markers(fmt.ends), put, quick=False)) is None:
                 events.extend(child.finish("length" if lx.cut else "stop"))
                 if any(isinstance(e, ToolCallEnd) for e in events):
                     self._out.add(events)
                     self._out.calls_ended += child._out.calls_ended
                     lx.unmark()
                     return
+            events.extend(child.finish())
+            whole = any(isinstance(e, ToolCallEnd) for e in events)
+            self._draft = events if whole and not any(isinstance(e, TextDelta) for e in events) else []
             release = lx.rewind()
         except NoCall:
             where = lx.consumed

@@ -49,6 +49,7 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
         families="Kimi K3",
         openers=("<|open|>think<|sep|>",),
         closers=("<|close|>think<|sep|>",),
+        implied_closers=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
         experimental=True,
     ),
     ReasoningFormat(

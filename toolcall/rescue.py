@@ -9,19 +9,34 @@ and it is released at the first character that rules it out.
 
 from __future__ import annotations
 
-from toolcall.syntax import Block, JsonCalls, TaggedCalls
+from toolcall.syntax import Block, JsonCalls, NamedJson, TaggedCalls
 
 FENCES = ("```json", "```JSON", "```tool_call", "```tool_code", "```")
 _JSON = JsonCalls()
 FUNCTION_TAGS = TaggedCalls(
     call_open="<function=",
+    call_opens=("<function ", "< function=", "< function "),
     name_end=">",
+    header_stops=("\n",),
     param_open="<parameter=",
+    param_opens=("<parameter ", "< parameter=", "< parameter "),
     key_end=">",
     value_close="</parameter>",
     call_close="</function>",
     next_open=("<function=", "</tool_call>"),
     object_body=True,
+)
+NAMED_CALLS = NamedJson(name_ends=("\n",), name_stops=("{", "("), python=True)
+INVOKE_TAGS = TaggedCalls(
+    call_open="<invoke name=",
+    name_end=">",
+    self_close="/>",
+    param_open="<parameter name=",
+    key_end=">",
+    value_close="</parameter>",
+    trim_newlines=False,
+    call_close="</invoke>",
+    next_open=("<invoke", "</function_calls>", "</tool_calls>", "</minimax:tool_call>"),
 )
 _WRAPPERS = (
     ("<tools>", "</tools>"),
@@ -40,6 +55,7 @@ STRAYS = (">", ",", ".", ":", ";")
 def bare_blocks() -> tuple[Block, ...]:
     """Read where a call may stand."""
     late = ("</tool_call>",)
+    bodies = (_JSON, FUNCTION_TAGS, INVOKE_TAGS)
     objects = tuple(
         Block(opener=o, bodies=(_JSON,), closers=late, rescued=True, hold=True, strict=True, triggers=o or "{[")
         for o in ("", *STRAYS)
@@ -49,7 +65,7 @@ def bare_blocks() -> tuple[Block, ...]:
         for f in FENCES
     )
     wrappers = tuple(
-        Block(opener=o, bodies=(_JSON, FUNCTION_TAGS), closers=(c,), rescued=True, hold=True, strict=True, triggers="<")
+        Block(opener=o, bodies=bodies, closers=(c,), rescued=True, hold=True, strict=True, triggers="<")
         for o, c in _WRAPPERS
     )
     return (*objects, *fences, *wrappers)
@@ -57,13 +73,8 @@ def bare_blocks() -> tuple[Block, ...]:
 
 def anywhere_blocks() -> tuple[Block, ...]:
     """Read after prose too: a tag that names a declared tool is no accident."""
-    return (
-        Block(
-            opener="<function=",
-            keep_opener=True,
-            bodies=(FUNCTION_TAGS,),
-            closers=("</tool_call>",),
-            rescued=True,
-            hold=True,
-        ),
+    lone = ((FUNCTION_TAGS, ("</tool_call>",)), (INVOKE_TAGS, ("</function_calls>", "</tool_calls>")))
+    return tuple(
+        Block(opener=tags.call_open, keep_opener=True, bodies=(tags,), closers=closers, rescued=True, hold=True)
+        for tags, closers in lone
     )

@@ -41,7 +41,7 @@ def kinds(gateways: Gateways) -> dict[str, Check]:
 
 
 def read(path: Path) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
         if line.strip():
             try:
                 yield number, json.loads(line)

@@ -246,6 +246,7 @@ RENDERERS: Mapping[str, Render] = {
     "granite_20b_fc": lambda calls: "\n".join(f"<function_call> {call_json(c)}" for c in calls),
     "granite": around_list("<|tool_call|>", ""),
     "jamba": around_list("<tool_calls>", "</tool_calls>"),
+    "hunyuan_a13b": around_list("<tool_calls>", "</tool_calls>"),
     "ernie45": in_tags("<tool_call>", "</tool_call>"),
     "phi4_mini_json": around_list("functools", ""),
     "xlam": around_list("", ""),

@@ -67,7 +67,8 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
         [NOW],
         '<tool_call>{"name": "nope", "arguments": {}}</tool_call>',
     ),
-    ("hermes", '<tool_call>{"name": "now"}</tool_call></tool_call>', [NOW], "</tool_call>"),
+    ("hermes", '<tool_call>{"name": "now"}</tool_call></tool_call>', [NOW], ""),
+    ("hermes", '<tool_call>{"name": "now"}</tool_call>.</tool_call>', [NOW], ".</tool_call>"),
     (
         "hermes",
         '<tool_call>\n```json\n{"name": "weather", "arguments": {"city": "Oslo"}}\n```\n</tool_call>',

@@ -15,27 +15,24 @@ _EOS = ("<｜end▁of▁sentence｜>",)
 _V3 = NamedJson(
     call_open=_CALL,
     prefixes=("function" + _SEP,),
-    name_ends=("\n",),
+    name_ends=(_SEP, "\n"),
     name_stops=("{", "```"),
     leads=_FENCES,
     trails=("```",),
     closes=(_CALL_END,),
 )
-_V31 = replace(_V3, name_ends=(_SEP, "\n"))
-
-
-def _section(calls: NamedJson) -> tuple[Block, ...]:
-    return (
-        Block(opener=_BEGIN, bodies=(calls,), closers=(_END,)),
-        Block(opener=_CALL, keep_opener=True, bodies=(calls,), closers=(_END,)),
-    )
+_SECTION = (
+    Block(opener=_BEGIN, bodies=(_V3, replace(_V3, call_open="", foreign=True)), closers=(_END,)),
+    Block(opener=_CALL, keep_opener=True, bodies=(_V3,), closers=(_END,)),
+)
+"""V3 and V3.1 differ in what stands around the name; either's way is read in both."""
 
 
 DEEPSEEK_V3 = Format(
     name="deepseek_v3",
     aliases=("deepseekv3",),
     families="DeepSeek-V3-0324, DeepSeek-R1-0528",
-    blocks=_section(_V3),
+    blocks=_SECTION,
     end_tokens=_EOS,
     reasoning="deepseek_r1",
     own_markers_special=True,
@@ -46,7 +43,7 @@ DEEPSEEK_V31 = Format(
     name="deepseek_v31",
     aliases=("deepseekv31",),
     families="DeepSeek-V3.1, V3.1-Terminus",
-    blocks=_section(_V31),
+    blocks=_SECTION,
     end_tokens=_EOS,
     reasoning="deepseek_v3",
     own_markers_special=True,
@@ -54,34 +51,38 @@ DEEPSEEK_V31 = Format(
 )
 
 _DSML = "<｜DSML｜"
-_DSML_END = "</｜DSML｜"
+_WRAPPERS = ("function_calls", "tool_calls")
+_SPELLINGS = ("｜DSML｜", "｜｜DSML｜｜", "|DSML|", "||DSML||", "‖DSML‖")
+"""The mark, and what models make of it. It is ordinary text, so each is spelt token by token."""
 
 
-def _dsml(wrapper: str) -> tuple[Block, ...]:
-    close = f"{_DSML_END}{wrapper}>"
+def _dsml(mark: str) -> tuple[Block, ...]:
+    closers = tuple(f"</{mark}{w}>" for w in _WRAPPERS)
     calls = TaggedCalls(
-        call_open=f"{_DSML}invoke name=",
+        call_open=f"<{mark}invoke name=",
         name_end=">",
         self_close="/>",
-        param_open=f"{_DSML}parameter name=",
+        param_open=f"<{mark}parameter name=",
         key_end=">",
-        value_close=f"{_DSML_END}parameter>",
+        value_close=f"</{mark}parameter>",
         trim_newlines=False,
-        call_close=f"{_DSML_END}invoke>",
-        next_open=(f"{_DSML}invoke", close),
+        call_close=f"</{mark}invoke>",
+        next_open=(f"<{mark}invoke", *closers),
         object_body=True,
     )
     return (
-        Block(opener=f"{_DSML}{wrapper}>", bodies=(calls, JsonCalls(foreign=True)), closers=(close,)),
-        Block(opener=f"{_DSML}invoke name=", keep_opener=True, bodies=(calls,), closers=(close,)),
+        *(Block(opener=f"<{mark}{w}>", bodies=(calls, JsonCalls(foreign=True)), closers=closers) for w in _WRAPPERS),
+        Block(opener=f"<{mark}invoke name=", keep_opener=True, bodies=(calls,), closers=closers),
     )
 
+
+_BLOCKS = tuple(block for mark in _SPELLINGS for block in _dsml(mark))
 
 DEEPSEEK_V32 = Format(
     name="deepseek_v32",
     aliases=("deepseekv32",),
     families="DeepSeek-V3.2",
-    blocks=_dsml("function_calls"),
+    blocks=_BLOCKS,
     end_tokens=_EOS,
     reasoning="deepseek_v3",
     template_signs=(_DSML + "function_calls>",),
@@ -91,7 +92,7 @@ DEEPSEEK_V4 = Format(
     name="deepseek_v4",
     aliases=("deepseekv4",),
     families="DeepSeek-V4",
-    blocks=_dsml("tool_calls"),
+    blocks=tuple(sorted(_BLOCKS, key=lambda block: "｜DSML｜tool_calls" not in block.opener)),
     end_tokens=_EOS,
     reasoning="deepseek_v3",
     template_signs=(_DSML + "tool_calls>",),

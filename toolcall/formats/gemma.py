@@ -11,7 +11,7 @@ GEMMA4 = Format(
     blocks=(
         Block(
             opener="<|tool_call>",
-            bodies=(LooseCalls(lead="call:", quote_mark='<|"|>'),),
+            bodies=(LooseCalls(lead="call:", quote_mark='<|"|>', closer="<tool_call|>"),),
             closers=("<tool_call|>",),
         ),
     ),
@@ -27,7 +27,7 @@ FUNCTION_GEMMA = Format(
     blocks=(
         Block(
             opener="<start_function_call>",
-            bodies=(LooseCalls(lead="call:", quote_mark="<escape>", typed_strings=True),),
+            bodies=(LooseCalls(lead="call:", quote_mark="<escape>", closer="<end_function_call>", typed_strings=True),),
             closers=("<end_function_call>",),
         ),
     ),

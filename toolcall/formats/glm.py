@@ -11,7 +11,7 @@ from toolcall.syntax import Block, JsonCalls, TaggedCalls
 _CALLS = TaggedCalls(
     call_open="",
     name_end="\n",
-    name_stops=("<arg_key>", "</tool_call>"),
+    name_stops=("<arg_key>", "</tool_call>", "{", "("),
     param_open="<arg_key>",
     key_end="</arg_key>",
     value_open="<arg_value>",
@@ -19,6 +19,7 @@ _CALLS = TaggedCalls(
     trim_newlines=False,
     call_close="</tool_call>",
     next_open=("<tool_call>",),
+    object_body=True,
 )
 _CALL = Block(opener="<tool_call>", bodies=(_CALLS,), single=True)
 _JSON = JsonCalls(foreign=True)

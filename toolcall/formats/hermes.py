@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolcall.format import Format
-from toolcall.rescue import FUNCTION_TAGS
+from toolcall.rescue import FUNCTION_TAGS, NAMED_CALLS
 from toolcall.syntax import Block, JsonCalls
 
 _BLOCK = Block(
     opener="<tool_call>",
-    bodies=(JsonCalls(), replace(FUNCTION_TAGS, foreign=True)),
+    bodies=(JsonCalls(), replace(FUNCTION_TAGS, foreign=True), replace(NAMED_CALLS, foreign=True)),
     closers=("</tool_call>",),
     inner=("```json", "```"),
 )

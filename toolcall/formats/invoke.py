@@ -22,7 +22,10 @@ INVOKE = TaggedCalls(
 
 def _wrapped(opener: str, closer: str) -> tuple[Block, ...]:
     calls = replace(INVOKE, next_open=("<invoke", closer))
-    return (Block(opener=opener, bodies=(calls, JsonCalls(foreign=True)), closers=(closer,)),)
+    return (
+        Block(opener=opener, bodies=(calls, JsonCalls(foreign=True)), closers=(closer,)),
+        Block(opener=calls.call_open, keep_opener=True, bodies=(calls,), closers=(closer,)),
+    )
 
 
 MINIMAX_M2 = Format(

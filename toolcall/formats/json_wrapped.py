@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolcall.format import Format
 from toolcall.syntax import Block, JsonCalls, NamedJson, OneKeyCalls
 
@@ -95,12 +97,20 @@ GRANITE = Format(
 
 JAMBA = Format(
     name="jamba",
-    aliases=("hunyuan_a13b",),
-    families="AI21 Jamba, Hunyuan A13B",
+    families="AI21 Jamba",
     blocks=(Block(opener="<tool_calls>", bodies=(_JSON,), closers=("</tool_calls>",)),),
     end_tokens=("<|eom|>", "<|im_end|>"),
     reasoning="qwen3",
     template_signs=("<tool_calls>",),
+)
+
+HUNYUAN_A13B = replace(
+    JAMBA,
+    name="hunyuan_a13b",
+    families="Hunyuan A13B",
+    hidden=("<answer>", "</answer>"),
+    end_tokens=("<|eos|>", "<|endoftext|>"),
+    template_signs=("<tool_calls>", "<answer>"),
 )
 
 ERNIE45 = Format(

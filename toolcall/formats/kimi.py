@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolcall.format import Format
 from toolcall.syntax import Block, KimiCalls, TaggedCalls
 
@@ -10,15 +12,18 @@ _CALLS = KimiCalls(
     arguments_open="<|tool_call_argument_begin|>",
     close="<|tool_call_end|>",
 )
-_SECTION_END = "<|tool_calls_section_end|>"
+_SECTION_ENDS = ("<|tool_calls_section_end|>", "<|tool_call_section_end|>")
 
 KIMI_K2 = Format(
     name="kimi_k2",
     aliases=("kimi", "kimi_k25"),
     families="Kimi K2, K2-Thinking, K2.5",
     blocks=(
-        Block(opener="<|tool_calls_section_begin|>", bodies=(_CALLS,), closers=(_SECTION_END,)),
-        Block(opener="<|tool_call_begin|>", keep_opener=True, bodies=(_CALLS,), closers=(_SECTION_END,)),
+        *(
+            Block(opener=o, bodies=(_CALLS, replace(_CALLS, call_open="", foreign=True)), closers=_SECTION_ENDS)
+            for o in ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
+        ),
+        Block(opener="<|tool_call_begin|>", keep_opener=True, bodies=(_CALLS,), closers=_SECTION_ENDS),
     ),
     end_tokens=("<|im_end|>",),
     reasoning="kimi",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import string
+from dataclasses import replace
+
 from toolcall.format import Format
 from toolcall.syntax import Block, JsonCalls, NamedJson
+
+_NAMED = NamedJson(name_ends=("[ARGS]",), name_stops=("{",), id_marks=("[CALL_ID]",))
 
 MISTRAL = Format(
     name="mistral",
@@ -11,7 +16,17 @@ MISTRAL = Format(
     blocks=(
         Block(
             opener="[TOOL_CALLS]",
-            bodies=(JsonCalls(), NamedJson(name_ends=("[ARGS]",), name_stops=("{",), id_marks=("[CALL_ID]",))),
+            bodies=(JsonCalls(), _NAMED),
+        ),
+    ),
+    bare=(
+        Block(
+            opener="",
+            bodies=(replace(_NAMED, name_stops=()),),
+            triggers=string.ascii_letters + "_",
+            rescued=True,
+            hold=True,
+            single=True,
         ),
     ),
     end_tokens=("</s>",),

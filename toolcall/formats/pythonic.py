@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolcall.format import Format
 from toolcall.syntax import Block, JsonCalls, PythonCalls
 
@@ -32,6 +34,7 @@ LFM2 = Format(
     name="lfm2",
     families="LiquidAI LFM2, LFM2.5",
     blocks=(Block(opener="<|tool_call_start|>", bodies=(JsonCalls(), _CALLS), closers=("<|tool_call_end|>",)),),
+    bare=(replace(_LIST, rescued=True, hold=True),),
     end_tokens=("<|im_end|>",),
     reasoning="qwen3",
     own_markers_special=True,

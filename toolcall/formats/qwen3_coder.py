@@ -5,15 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolcall.format import Format
-from toolcall.rescue import FUNCTION_TAGS
+from toolcall.rescue import FUNCTION_TAGS, NAMED_CALLS
 from toolcall.syntax import Block, JsonCalls
 
+_OTHERS = (JsonCalls(foreign=True), replace(NAMED_CALLS, foreign=True))
 _WRAPPED = Block(
     opener="<tool_call>",
-    bodies=(FUNCTION_TAGS, JsonCalls(foreign=True)),
+    bodies=(FUNCTION_TAGS, *_OTHERS),
     closers=("</tool_call>",),
+    leftovers=("</function>", "</parameter>", "</function_invocation>"),
 )
-_LONE = Block(opener="<function=", keep_opener=True, bodies=(FUNCTION_TAGS,), closers=("</tool_call>",))
+_LONE = Block(
+    opener="<function=",
+    keep_opener=True,
+    bodies=(FUNCTION_TAGS,),
+    closers=("</tool_call>",),
+    leftovers=_WRAPPED.leftovers,
+)
 
 QWEN3_CODER = Format(
     name="qwen3_coder",
@@ -34,7 +42,7 @@ SEED_OSS = Format(
             _WRAPPED,
             opener="<seed:tool_call>",
             closers=("</seed:tool_call>",),
-            bodies=(_SEED_TAGS, JsonCalls(foreign=True)),
+            bodies=(_SEED_TAGS, *_OTHERS),
         ),
         replace(_LONE, bodies=(_SEED_TAGS,), closers=("</seed:tool_call>",)),
     ),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, peek
 from toolcall.output import Output
@@ -49,12 +49,22 @@ class Body(Protocol):
         ...
 
 
+@runtime_checkable
+class Listed(Protocol):
+    """A body whose calls may stand in a list."""
+
+    def skip(self, lx: Lexer, out: Output) -> Read[None]:
+        """Reads what is written as a call, whatever its name; raises NoCall where that is not so either."""
+        ...
+
+
 @dataclass(frozen=True)
 class Block:
     """opener: the marker that begins it, "" for calls that stand bare where a call may stand. keep_opener: the
     opener is part of the first call and the body reads it again.
 
     closers: what may end it. between: characters that separate calls. inner: markers between calls that are layout.
+    leftovers: the same, but only behind a call: closers that it has had already.
     rescued: the block is none of the format's own. hold, strict: see Options. single: one call only.
     triggers: for a bare block without opener, the characters that its calls begin with.
     """
@@ -65,6 +75,7 @@ class Block:
     keep_opener: bool = False
     between: str = SPACE + ",;"
     inner: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
     rescued: bool = False
     hold: bool = False
     strict: bool = False
@@ -78,6 +89,10 @@ class Block:
     @cached_property
     def _inner(self) -> Markers:
         return Markers(self.inner)
+
+    @cached_property
+    def _behind(self) -> Markers:
+        return Markers((*self.inner, *self.leftovers))
 
     @cached_property
     def _hopeless(self) -> re.Pattern[str] | None:
@@ -99,21 +114,24 @@ class Block:
         or one too many, and never text.
         """
         count = 0
+        moved = False
+        in_list = self.opener == "["
         start = lx.consumed - len(self.opener) * (not self.keep_opener)
         while True:
-            if count:
+            if count or moved:
                 lx.mark()
                 start = lx.consumed
-            yield from self._skip_between(lx, count)
+            yield from self._skip_between(lx, count or moved)
             if self.closers and (yield from at_marker(lx, self._closing)) is not None:
                 if not count:
-                    raise NoCall
+                    raise NoCall(moved=moved)
                 lx.unmark()
                 return True
+            in_list = in_list or lx.buf[lx.pos : lx.pos + 1] == "["
             body = yield from self._choose(lx, options)
             if body is None:
                 if not count:
-                    raise NoCall(idle=True)
+                    raise NoCall(idle=not moved, moved=moved)
                 if lx.buf[lx.pos : lx.pos + 1] in ("]", "}", ")"):
                     lx.pos += 1
                     continue
@@ -123,16 +141,37 @@ class Block:
             try:
                 yield from body.read(lx, out, _marked(options) if body.foreign else options)
             except NoCall:
-                raise NoCall(release) from None
+                if not in_list or options.rescued or out.call_is_named or (lx.starved and lx.eof):
+                    raise NoCall(release, moved=moved) from None
+                out.drop_call()
+                yield from self._pass_on(lx, out, body, release)
+                moved = True
+                continue
             count += 1
             lx.unmark()
             if self.single or not options.more():
                 return not self.closers
 
-    def _skip_between(self, lx: Lexer, count: int) -> Read[None]:
-        skip = self.between if count else SPACE
+    def _pass_on(self, lx: Lexer, out: Output, body: Body, release: int) -> Read[None]:
+        """An element of a list that calls an undeclared tool: it is text, and the calls behind it count."""
+        lx.rewind()
+        out.content.put(lx.buf[lx.pos : lx.pos + release])
+        lx.pos += release
+        lx.mark()
+        if not isinstance(body, Listed):
+            raise NoCall(moved=True)
+        try:
+            yield from body.skip(lx, out)
+        except NoCall:
+            raise NoCall(moved=True) from None
+        read = lx.rewind()
+        out.content.put(lx.buf[lx.pos : lx.pos + read])
+        lx.pos += read
+
+    def _skip_between(self, lx: Lexer, behind: int) -> Read[None]:
+        skip, layout = (self.between, self._behind) if behind else (SPACE, self._inner)
         while True:
-            if self.inner and (yield from at_marker(lx, self._inner)) is not None:
+            if layout.words and (yield from at_marker(lx, layout)) is not None:
                 continue
             char = yield from peek(lx)
             if not char or char not in skip:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toolcall.json_stream import read_atom, read_object, read_value
+from toolcall.json_stream import read_atom, read_bare_key, read_object, read_value
 from toolcall.json_strings import read_text
 from toolcall.json_text import is_object
 from toolcall.lexer import Lexer, NoCall, Read, peek, second, skip_space
@@ -49,7 +49,7 @@ class JsonCalls:
                 depth -= 1
             elif char == ",":
                 lx.pos += 1
-            elif char and char in "\"'":
+            elif char and (char in "\"'" or (_begins_key(char) and not options.strict)):
                 depth += yield from self._member(lx, call, options, strange)
             elif call.tool is not None and call.written and not options.strict and not (char == "" and lx.cut):
                 break
@@ -59,10 +59,14 @@ class JsonCalls:
             raise NoCall
         call.end()
 
+    def skip(self, lx: Lexer, out: Output) -> Read[None]:
+        yield from read_value(lx, _nothing)
+
     def _member(self, lx: Lexer, call: CallWriter, options: Options, strange: list[str]) -> Read[int]:
         """Reads one key and its value. Returns 1 if the call goes on in an inner object. strange: takes the keys
         that say nothing about a call; without arguments they may be the arguments themselves."""
-        key = yield from read_text(lx)
+        quoted = lx.buf[lx.pos] in "\"'"
+        key = (yield from read_text(lx)) if quoted else (yield from read_bare_key(lx))
         if options.strict and key not in (*self.names, *self.arguments, *OTHER_KEYS):
             raise NoCall
         if (yield from skip_space(lx)) != ":":
@@ -78,11 +82,18 @@ class JsonCalls:
             call.named((yield from read_text(lx, call.may_be_named)))
         elif key in self.arguments and not call.parts and not call.written:
             yield from read_arguments(lx, call)
+        elif call.tool is None and char == "{" and not options.strict and call.declares(key):
+            call.named(key)
+            yield from read_arguments(lx, call)
         else:
             if key not in (*self.names, *self.arguments, *OTHER_KEYS):
                 strange.append(key)
             yield from read_value(lx, _nothing)
         return 0
+
+
+def _begins_key(char: str) -> bool:
+    return char.isalpha() or char in "_$"
 
 
 def _nothing(piece: str) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from toolcall.json_stream import read_object
-from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, skip_space, until
+from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, peek, skip_space, until
 from toolcall.output import CallWriter, Output
 from toolcall.schema import Tool, ToolSet
 from toolcall.syntax.block import Options
@@ -22,7 +22,7 @@ _COUNT = re.compile(r":[0-9]+$")
 
 @dataclass(frozen=True)
 class KimiCalls:
-    """call_open ID arguments_open ARGUMENTS close.
+    """call_open ID arguments_open ARGUMENTS close. call_open: "" for calls that have lost it.
 
     Where the id holds no declared name (an id of another provider, a bare number) the arguments are read first:
     they may be a whole call object, or fit exactly one tool. An id that names another tool is never made to fit.
@@ -47,10 +47,13 @@ class KimiCalls:
 
     @property
     def first(self) -> str:
-        return re.escape(self.call_open[:2])
+        return re.escape(self.call_open[:2]) or r"\w"
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
-        return (yield from at_marker(lx, self._opening)) is not None
+        if self.call_open:
+            return (yield from at_marker(lx, self._opening)) is not None
+        char = yield from peek(lx)
+        return char.isalpha() or char == "_"
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)

@@ -16,6 +16,8 @@ from toolcall.syntax.json_calls import read_arguments
 
 MAX_HEADER = 512
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
+_FENCES = Markers(("```json", "```"))
+_FENCES = Markers(("```json", "```"))
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ class MessageProtocol:
             word = yield from until(lx, self._end, out.content.put)
             if word is None:
                 return
-            out.content.put(word)
+            if header.lstrip().startswith(self.starts) or _RECIPIENT.search(header):
+                out.content.put(word)
             lx.pos += len(word)
             return
 
@@ -131,7 +134,7 @@ class MessageProtocol:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
         if self.body is None:
             call.named(recipient if out.tools.get(recipient) else _without_json(recipient))
-            char = yield from skip_space(lx)
+            char = yield from self._skip_fence(lx)
             if char == "{":
                 yield from read_arguments(lx, call)
             elif char:
@@ -142,8 +145,14 @@ class MessageProtocol:
         else:
             out.drop_call()
             yield from self._read_bodies(lx, out, options)
-        yield from skip_space(lx)
+        yield from self._skip_fence(lx)
         yield from at_marker(lx, self._end)
+
+    def _skip_fence(self, lx: Lexer) -> Read[str]:
+        char = yield from skip_space(lx)
+        while char == "`" and (yield from at_marker(lx, _FENCES)) is not None:
+            char = yield from skip_space(lx)
+        return char
 
     def _no_arguments(self, lx: Lexer) -> Read[None]:
         if (yield from at_marker(lx, self._end)) is None:
@@ -180,8 +189,9 @@ class Header:
 
     @property
     def recipient(self) -> str:
-        found = _RECIPIENT.search(self.text)
-        return found.group(1) if found else ""
+        """The last one that the header names: models begin a header anew, and call themselves a recipient."""
+        found = [name for name in _RECIPIENT.findall(self.text) if name != "assistant"]
+        return found[-1] if found else ""
 
 
 def _without_json(recipient: str) -> str:

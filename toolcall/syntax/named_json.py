@@ -11,6 +11,7 @@ from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, peek, skip_s
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import JsonCalls, read_arguments
+from toolcall.syntax.python_calls import read_keywords
 
 MAX_HEADER = 512
 
@@ -22,7 +23,8 @@ class NamedJson:
     call_open: "" where the name follows the block's opener or another call directly. prefixes: what may stand
     before the name. name_ends: consumed; name_stops: not consumed. id_marks: markers after the name that begin an
     id, which is skipped up to one of name_ends. leads, trails: layout around the arguments (a fence). closes: ends
-    the call; may be missing. wrapped: the arguments are a whole call object, with the name again.
+    the call; may be missing. wrapped: the arguments are a whole call object, with the name again. python: they may
+    also be Python's keyword arguments in parentheses.
     """
 
     call_open: str = ""
@@ -34,6 +36,7 @@ class NamedJson:
     trails: tuple[str, ...] = ()
     closes: tuple[str, ...] = ()
     wrapped: bool = False
+    python: bool = False
     foreign: bool = False
 
     @cached_property
@@ -62,7 +65,7 @@ class NamedJson:
 
     @property
     def first(self) -> str:
-        return re.escape(self.call_open[:2])
+        return re.escape(self.call_open[:2]) or r"\w"
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         if self.call_open:
@@ -112,7 +115,10 @@ class NamedJson:
         char = yield from skip_space(lx)
         while self.leads and (yield from at_marker(lx, self._leads)) is not None:
             char = yield from skip_space(lx)
-        if char in ("{", '"', "'", "n"):
+        if char == "(" and self.python:
+            lx.pos += 1
+            yield from read_keywords(lx, call)
+        elif char in ("{", '"', "'", "n"):
             yield from read_arguments(lx, call)
         elif char:
             yield from self._no_arguments(lx)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from toolcall.json_stream import read_value
 from toolcall.json_strings import checked
 from toolcall.json_text import quote
-from toolcall.lexer import Lexer, Markers, NoCall, Read, peek, second, skip_space, until
+from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, peek, second, skip_space, until
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
 
 MAX_HEADER = 512
 _KEY = re.compile(r"\w+")
+_NAME = re.compile(r"[\w.-]*")
 _PAREN = Markers(("(",))
 _EQUALS = Markers(("=",))
 
@@ -39,44 +40,69 @@ class PythonCalls:
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
         parts: list[str] = []
-        if (yield from until(lx, _PAREN, checked(lx, parts, out.tools.may_begin), limit=MAX_HEADER)) is None:
+        tools = out.tools
+        accept = checked(lx, parts, lambda text: tools.may_begin(text) or tools.may_begin(_without_method(text)))
+        if (yield from until(lx, _PAREN, accept, limit=MAX_HEADER)) is None:
             raise NoCall
-        call.named("".join(parts))
+        name = "".join(parts)
+        call.named(name if call.declares(name) else _without_method(name))
         lx.pos += 1
-        first = True
-        while True:
-            char = yield from skip_space(lx)
-            if char == ")":
-                break
-            if not first:
-                if char != ",":
-                    raise NoCall
-                lx.pos += 1
-                if (yield from skip_space(lx)) == ")":
-                    break
-            yield from self._read_argument(lx, call, first)
-            first = False
-        lx.pos += 1
-        call.put("{}" if first else "}")
-        call.commit()
+        yield from read_keywords(lx, call)
         call.end()
 
-    def _read_argument(self, lx: Lexer, call: CallWriter, first: bool) -> Read[None]:
-        parts: list[str] = []
-        if (yield from until(lx, _EQUALS, parts.append, limit=MAX_HEADER)) is None:
-            raise NoCall
-        key = "".join(parts).strip()
-        if not _KEY.fullmatch(key):
+    def skip(self, lx: Lexer, out: Output) -> Read[None]:
+        if (yield from until(lx, _PAREN, _in_name(lx), limit=MAX_HEADER)) is None:
             raise NoCall
         lx.pos += 1
+        yield from read_keywords(lx, CallWriter(out, hold=True, rescued=False))
+
+
+def _in_name(lx: Lexer) -> Put:
+    return checked(lx, [], lambda text: _NAME.fullmatch(text) is not None)
+
+
+def _without_method(name: str) -> str:
+    """Llama's built-in tools are called as methods: ``brave_search.call(query="x")``."""
+    head, dot, method = name.rpartition(".")
+    return head if dot and ".call".startswith("." + method.strip()) else name
+
+
+def read_keywords(lx: Lexer, call: CallWriter) -> Read[None]:
+    """Keyword arguments up to the closing parenthesis, behind the opening one."""
+    first = True
+    while True:
         char = yield from skip_space(lx)
-        if not char or char in ",)]}=":
-            raise NoCall
-        call.put(("{" if first else ", ") + quote(key) + ": ")
-        if char in "\"'{[(":
-            call.commit()
-        yield from read_value(lx, call.put, python=True)
+        if char == ")":
+            break
+        if not first:
+            if char != ",":
+                raise NoCall
+            lx.pos += 1
+            if (yield from skip_space(lx)) == ")":
+                break
+        yield from _read_argument(lx, call, first)
+        first = False
+    lx.pos += 1
+    call.put("{}" if first else "}")
+    call.commit()
+
+
+def _read_argument(lx: Lexer, call: CallWriter, first: bool) -> Read[None]:
+    parts: list[str] = []
+    if (yield from until(lx, _EQUALS, parts.append, limit=MAX_HEADER)) is None:
+        raise NoCall
+    key = "".join(parts).strip()
+    if not _KEY.fullmatch(key):
+        raise NoCall
+    lx.pos += 1
+    char = yield from skip_space(lx)
+    if not char or char in ",)]}=":
+        raise NoCall
+    call.put(("{" if first else ", ") + quote(key) + ": ")
+    if char in "\"'{[(":
         call.commit()
+    yield from read_value(lx, call.put, python=True)
+    call.commit()
 
 
 def _begins_name(char: str) -> bool:

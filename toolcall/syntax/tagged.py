@@ -9,12 +9,14 @@ from typing import Any
 
 from toolcall.json_strings import checked
 from toolcall.json_text import escape, quote
-from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_marker, peek, skip_space, until
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_marker, at_words, peek, skip_space, until
 from toolcall.output import CallWriter, Output
-from toolcall.schema import ANY, STRING, ParamType, Tool, to_json
+from toolcall.schema import ParamType, Tool, to_json
+from toolcall.syntax.attributes import attribute_type, first_attribute, may_be_label
 from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import read_arguments
 from toolcall.syntax.nested import nested_json
+from toolcall.syntax.python_calls import read_keywords
 
 MAX_HEADER = 512
 """A name or key longer than this is none."""
@@ -24,14 +26,15 @@ MAX_HEADER = 512
 class TaggedCalls:
     """call_open NAME name_end (param_open KEY key_end VALUE value_close)* call_close.
 
-    NAME and KEY may stand in quotes and may be followed by attributes (``name="f" index="1"``); ``string="true"``
-    and ``type="..."`` of a key override the schema. call_open: "" where the name follows the block's opener directly.
-    self_close: ends the header of a call without arguments. name_stops: markers that end the name and are not
-    consumed. next_open: markers that begin another call or end the block, and so end a call whose call_close is
+    NAME and KEY may stand in quotes, behind ``name=``, and may be followed by attributes (``"f" index="1"``);
+    ``string="true"`` and ``type="..."`` of a key override the schema. call_open: "" where the name follows the block's
+    opener directly. call_opens, param_opens: other spellings. self_close: ends the header of a call without arguments.
+    name_stops: markers that end the name and are not consumed. header_stops: the same for a header whose end is
+    missing. next_open: markers that begin another call or end the block, and so end a call whose call_close is
     missing. loose_close: a value may also end at another parameter or at the end of the call. close_by_key:
     value_close is followed by KEY and key_end. cdata: a value may stand in ``<![CDATA[ ]]>``.
     nested: (namespace) complex values are elements of their own, see ``nested_json``. object_body: the arguments
-    may also stand as one JSON object.
+    may also stand as one JSON object, or as Python's keyword arguments in parentheses.
     """
 
     call_open: str
@@ -40,9 +43,12 @@ class TaggedCalls:
     key_end: str
     value_close: str
     call_close: str
+    call_opens: tuple[str, ...] = ()
+    param_opens: tuple[str, ...] = ()
     value_open: str = ""
     self_close: str = ""
     name_stops: tuple[str, ...] = ()
+    header_stops: tuple[str, ...] = ()
     next_open: tuple[str, ...] = ()
     loose_close: bool = True
     close_by_key: bool = False
@@ -54,18 +60,22 @@ class TaggedCalls:
 
     @cached_property
     def _opening(self) -> Markers:
-        return Markers((self.call_open,))
+        return Markers((self.call_open, *self.call_opens))
 
     @cached_property
     def _name_ends(self) -> Markers:
-        return Markers((self.name_end, self.self_close, *self.name_stops))
+        return Markers((self.name_end, self.self_close, *self.name_stops, *self.header_stops))
 
     @cached_property
     def _members(self) -> Markers:
-        return Markers((self.call_close, self.param_open))
+        return Markers((self.call_close, self.param_open, *self.param_opens))
 
     @cached_property
     def _key_ends(self) -> Markers:
+        return Markers((self.key_end, *self.header_stops))
+
+    @cached_property
+    def _key_end(self) -> Markers:
         return Markers((self.key_end,))
 
     @cached_property
@@ -74,11 +84,17 @@ class TaggedCalls:
 
     @cached_property
     def _loose(self) -> tuple[str, ...]:
-        return ("\n" + self.param_open, "\n" + self.call_close) if self.loose_close else ()
+        ends = (self.param_open, self.call_close) if self.loose_close else ()
+        return (*ends, *("\n" + e for e in ends))
 
     @cached_property
     def _followers(self) -> tuple[str, ...]:
         return (self.param_open, self.call_close, *self.next_open)
+
+    @cached_property
+    def _closing(self) -> tuple[str, ...]:
+        """What may stand between the end of the last value and the end of the block."""
+        return (self.call_close, *(w for w in self.next_open if w.startswith("</")))
 
     @cached_property
     def _ends(self) -> tuple[Markers, Markers]:
@@ -87,7 +103,7 @@ class TaggedCalls:
 
     @property
     def first(self) -> str:
-        return re.escape(self.call_open[:2])
+        return "|".join({re.escape(o[:2]) for o in (self.call_open, *self.call_opens)})
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         if self.call_open:
@@ -109,8 +125,8 @@ class TaggedCalls:
             if word == self.call_close:
                 break
             if word is None:
-                if self.object_body and char == "{" and not seen:
-                    yield from self._read_object(lx, call)
+                if self.object_body and char in "{(" and not seen:
+                    yield from self._read_object(lx, call, char)
                     return
                 if seen and (yield from at_words(lx, self.next_open)):
                     break
@@ -120,37 +136,64 @@ class TaggedCalls:
         call.written = True
         call.end()
 
-    def _read_object(self, lx: Lexer, call: CallWriter) -> Read[None]:
-        yield from read_arguments(lx, call)
+    def _read_object(self, lx: Lexer, call: CallWriter, char: str) -> Read[None]:
+        if char == "{":
+            yield from read_arguments(lx, call)
+        else:
+            lx.pos += 1
+            yield from read_keywords(lx, call)
         call.end()
         yield from skip_space(lx)
         yield from at_marker(lx, self._members)
 
     def _read_name(self, lx: Lexer, out: Output, call: CallWriter) -> Read[tuple[Tool, bool]]:
         parts: list[str] = []
-        put = checked(lx, parts, lambda text: out.tools.may_begin(first_attribute(text)[0]))
+        put = checked(lx, parts, lambda text: may_be_label(text) or out.tools.may_begin(first_attribute(text)[0]))
         word = yield from until(lx, self._name_ends, put, limit=MAX_HEADER)
         if word is None:
             raise NoCall
-        if word not in self.name_stops:
+        if word not in (*self.name_stops, *self.header_stops):
             lx.pos += len(word)
         return call.named(first_attribute("".join(parts))[0]), word == self.self_close
 
     def _read_param(self, lx: Lexer, call: CallWriter, tool: Tool, seen: list[str]) -> Read[None]:
-        parts: list[str] = []
-        if (yield from until(lx, self._key_ends, parts.append, limit=MAX_HEADER)) is None:
-            raise NoCall
-        lx.pos += len(self.key_end)
-        key, attributes = first_attribute("".join(parts))
-        if self.value_open:
-            yield from skip_space(lx)
-            if (yield from at_marker(lx, self._value_opens)) is None:
-                raise NoCall
+        key, attributes = yield from self._read_key(lx)
+        if self.value_open and not (yield from self._begins_value(lx, tool.has(key))):
+            return
         call.put(("{" if not seen else ", ") + quote(key) + ": ")
         seen.append(key)
         call.commit()
         kind = attribute_type(attributes) or tool.type_of(key)
         yield from self._read_value(lx, call.put, _Value(kind, tool, seen, tool.schema_of(key)))
+
+    def _read_key(self, lx: Lexer) -> Read[tuple[str, str]]:
+        """The key and its attributes. The marks around it may stand there twice."""
+        parts: list[str] = []
+        while True:
+            word = yield from until(lx, self._key_ends, parts.append, limit=MAX_HEADER)
+            if word is None:
+                raise NoCall
+            if word == self.key_end or "".join(parts).strip():
+                break
+            lx.pos += len(word)
+        if word == self.key_end:
+            lx.pos += len(word)
+        header = "".join(parts)
+        while self.value_open and header.startswith(self.param_open):
+            header = header[len(self.param_open) :]
+        return first_attribute(header)
+
+    def _begins_value(self, lx: Lexer, known: bool) -> Read[bool]:
+        """Consumes the opener of a value. It may be missing if the key is one of the tool's; a key without any
+        value is left out."""
+        yield from skip_space(lx)
+        while (yield from at_marker(lx, self._key_end)) is not None:
+            yield from skip_space(lx)
+        if (yield from at_marker(lx, self._value_opens)) is not None:
+            return True
+        if not known or lx.buf[lx.pos :] in self._value_opens.prefixes:
+            raise NoCall
+        return not (yield from at_words(lx, (self.param_open, self.call_close)))
 
     def _read_value(self, lx: Lexer, put: Put, value: _Value) -> Read[None]:
         close, ends = self.value_close, self._ends
@@ -165,6 +208,7 @@ class TaggedCalls:
             lx.pos += 1
         streams = value.kind.streams
         raw: list[str] = []
+        quoted = False
         if streams:
             put('"')
         take: Put = (lambda text: put(escape(text))) if streams else raw.append
@@ -173,11 +217,12 @@ class TaggedCalls:
             if word is None:
                 raise NoCall
             if word.endswith(close):
-                if (yield from self._closes_here(lx, len(word))):
+                if (yield from self._closes_here(lx, len(word), quoted)):
                     lx.pos += len(word)
                     break
             elif (yield from self._ends_here(lx, word, value)):
                 break
+            quoted = quoted or word.endswith((self.param_open, self.call_close))
             take(lx.buf[lx.pos])
             lx.pos += 1
         if streams:
@@ -187,13 +232,14 @@ class TaggedCalls:
             nested = self.nested and self.nested in text
             put(nested_json(text, self.nested, value.schema) if nested else to_json(text, value.kind))
 
-    def _closes_here(self, lx: Lexer, size: int) -> Read[bool]:
-        """Whether this close ends the value, and is not a part of it: only if the call goes on, or ends, behind it."""
+    def _closes_here(self, lx: Lexer, size: int, quoted: bool) -> Read[bool]:
+        """Whether this close ends the value, and is not a part of it: only if the call goes on, or ends, behind it.
+        quoted: the value holds tags of calls, so that a whole call inside it may end here."""
         while True:
             rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
             after = rest.lstrip(SPACE)
             if any(after.startswith(w) for w in self._followers):
-                return True
+                return not quoted or not (yield from self._goes_on(lx, size))
             possible = any(w.startswith(after) for w in self._followers)
             if not possible or len(rest) == MAX_HEADER or lx.at_end():
                 return possible and len(rest) < MAX_HEADER
@@ -215,11 +261,28 @@ class TaggedCalls:
             else:
                 after = rest.lstrip()
                 if any(after.startswith(w) for w in self.next_open):
-                    return True
+                    return not (yield from self._goes_on(lx, size))
                 if lx.at_end() or len(rest) == MAX_HEADER:
                     return lx.eof and not after
                 if after and not any(w.startswith(after) for w in self.next_open):
                     return False
+            yield
+
+    def _goes_on(self, lx: Lexer, size: int) -> Read[bool]:
+        """Whether a value goes on behind the end of a call inside it: all closers are followed by one of a value."""
+        while True:
+            rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
+            after, shorter = rest.lstrip(SPACE), True
+            while shorter:
+                shorter = False
+                for word in self._closing:
+                    if after.startswith(word):
+                        after, shorter = after[len(word) :].lstrip(SPACE), True
+            if after.startswith(self.value_close):
+                return True
+            words = (self.value_close, *self._closing)
+            if len(rest) == MAX_HEADER or not any(w.startswith(after) for w in words) or lx.at_end():
+                return False
             yield
 
 
@@ -240,36 +303,3 @@ _CDATA = Markers(("<![CDATA[",))
 def _ends_for(close: str, loose: tuple[str, ...]) -> tuple[Markers, Markers]:
     stop = '"\\' + _CONTROL
     return Markers((close, *loose), stop), Markers((close, *loose, "\n" + close), stop)
-
-
-def first_attribute(header: str) -> tuple[str, str]:
-    """``"a" x="y"`` -> ("a", ' x="y"'); text without quotes is all name."""
-    plain = header.lstrip()
-    if plain[:1] in ('"', "'"):
-        name, _, rest = plain[1:].partition(plain[0])
-        return unescape(name), rest
-    return unescape(plain.rstrip()), ""
-
-
-def unescape(text: str) -> str:
-    """The two entities that attribute values are written with."""
-    return text.replace("&quot;", '"').replace("&amp;", "&") if "&" in text else text
-
-
-def attribute_type(attributes: str) -> ParamType | None:
-    """The type that a key's attributes say, None if they say none."""
-    plain = attributes.replace(" ", "").replace("'", '"')
-    if 'string="true"' in plain or 'type="string"' in plain:
-        return STRING
-    return ANY if 'string="' in plain or 'type="' in plain else None
-
-
-def at_words(lx: Lexer, words: tuple[str, ...]) -> Read[bool]:
-    """Whether one of the words stands here; consumes nothing."""
-    while True:
-        if any(lx.buf.startswith(w, lx.pos) for w in words):
-            return True
-        rest = lx.buf[lx.pos :]
-        if lx.at_end() or not any(w.startswith(rest) for w in words):
-            return False
-        yield
