@@ -95,13 +95,23 @@ def test_large_logits_do_not_overflow():
     assert_drawn(logits, params(1, temperature=1e-3, top_p=0.9))
 
 
-def test_the_same_tokens_as_the_host_sampler():
-    """Without ties both define the same set; u close to a border is left out."""
-    logits = randn(3, 150, scale=2.5)
-    settings = params(3, top_k=12, top_p=0.9, temperature=0.8)
-    got = sample(logits, settings).tolist()
-    allowed = [set(row.nonzero()[:, 0].tolist()) for row in kept_ref(logits, settings)]
-    for row in range(3):
-        assert got[row] in allowed[row]
-        drawn = draw(logits[row].cpu().numpy().copy(), 0.37, temperature=0.8, top_k=12, top_p=0.9)
-        assert drawn in allowed[row]
+@pytest.mark.parametrize("filters", [FILTERS[0], *FILTERS[2:7], {"top_k": 12, "top_p": 0.9}], ids=str)
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_same_tokens_as_the_host_sampler(filters, ties):
+    """Where a row is sampled must not show: drafts and logprobs decide about that. u at a border is left out."""
+    logits = randn(60, 150, scale=2.5)
+    if ties:
+        logits = logits.mul(2).round().to(torch.bfloat16).float()
+    settings = params(60, **filters)
+    weights = kept_ref(logits, settings)
+    cumulative = weights.cumsum(1) / weights.sum(1, keepdim=True)
+    clear = (cumulative - settings.u.double()[:, None]).abs().amin(1) > 1e-5
+    expected = sample_ref(logits, settings)
+    few = SampleParams(*(getattr(settings, name)[:4] for name in ("temperature", "top_k", "top_p", "min_p", "u")))
+    kernel = sample(logits[:4], few)
+    for row in clear.nonzero()[:, 0].tolist():
+        values = {"temperature": 1.0, **filters}
+        drawn = draw(logits[row].cpu().numpy().copy(), float(settings.u[row]), **values)
+        assert drawn == int(expected[row])
+        assert row >= 4 or drawn == int(kernel[row])
+    assert clear.sum() > 50
