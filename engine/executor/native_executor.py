@@ -131,6 +131,11 @@ class NativeExecutor:
         return int(self._lib.cg_ctx_threads(self._context))
 
     @property
+    def linear_bytes(self) -> int:
+        """Weights that one decode step reads."""
+        return self._linears.total_bytes()
+
+    @property
     def kv_capacity_tokens(self) -> int:
         return self._num_pages * self._page_size
 
