@@ -21,7 +21,7 @@ Kind = Literal["text", "reasoning", "call"]
 @dataclass(slots=True)
 class Block:
     """pieces: text, reasoning, or the JSON text of a call's arguments. cut: still open when the tokens ran out; a call
-    is cut until the parser says that it is whole."""
+    is cut until the parser says that it is whole. rescued: a call that the model wrote outside its own format."""
 
     kind: Kind
     index: int
@@ -31,6 +31,7 @@ class Block:
     pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     cut: bool = False
+    rescued: bool = False
 
     @property
     def text(self) -> str:
@@ -68,6 +69,11 @@ class BlockFold:
         """The answer: every block but a call that was cut off, whose arguments are no JSON."""
         return [block for block in self.blocks if not (block.cut and block.kind == "call")]
 
+    @property
+    def rescued(self) -> list[int]:
+        """The places of rescued calls in the answer."""
+        return [place for place, block in enumerate(self.whole) if block.rescued]
+
     def add(self, delta: ChoiceDelta) -> None:
         if self._logprobs:
             self._pending.extend(delta.output.logprobs)
@@ -91,6 +97,7 @@ class BlockFold:
         elif isinstance(event, ToolCallEnd):
             if self._open is not None:
                 self._open.cut = False
+                self._open.rescued = event.rescued
             self.close()
 
     def begin(self, kind: Kind, call_id: str = "", name: str = "") -> Block:

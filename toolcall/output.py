@@ -48,17 +48,20 @@ class Channel:
         """A residual end-of-turn token: text if more text follows, nothing at the end."""
         self._held += token
 
+    def drop_held(self) -> None:
+        self._held = self.tail = ""
+
     def pass_layout(self, token: str) -> None:
         """A token that is no text, as ``<response>``: white space on its inner side is layout too."""
         if token.startswith("</"):
-            self._held = self.tail = ""
+            self.drop_held()
         elif self.empty:
             self.drop_leading = True
 
     def flush_tail(self) -> None:
         if self.tail and not (self.empty and self.drop_leading):
             self._parts.append(self.tail)
-        self._held = self.tail = ""
+        self.drop_held()
 
     def take(self) -> str:
         text = "".join(self._parts)
@@ -132,6 +135,11 @@ class Output:
         if self._call is not None:
             self.flush()
             self._call = None
+
+    def forget_space(self) -> None:
+        """White space in front of a call that has started is layout, although the call is cut off."""
+        if self.next_index:
+            self.content.drop_held()
 
     def start(self, call: CallWriter) -> None:
         assert call.tool is not None

@@ -154,10 +154,13 @@ class OutputParser:
                     fresh = yield from self._read_block(block, 0)
                     continue
             before = lx.consumed
-            word = yield from until(lx, self._tables.markers, content.put, skip=self._tables.hopeless)
-            if word is None:
-                return
+            word = yield from until(lx, self._tables.markers, content.put, skip=self._tables.hopeless, keep=True)
             fresh = fresh and lx.consumed == before
+            if word is None:
+                if not (fresh and self._out.calls_ended):  # half a marker behind a call is no text
+                    content.put(lx.buf[lx.pos :])
+                lx.pos = len(lx.buf)
+                return
             block = self._tables.blocks.get(word)
             if block is None:
                 self._layout(word, behind_call=fresh)
@@ -200,6 +203,7 @@ class OutputParser:
             if self._out.calls_ended - before or no_call.moved:
                 release = 1
             if lx.starved and lx.cut and certain and not block.rescued:
+                self._out.forget_space()
                 lx.unmark()
                 lx.pos = len(lx.buf)
                 return False

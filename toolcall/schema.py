@@ -41,6 +41,11 @@ _INT = re.compile(r"[+-]?[0-9]{1,400}(?:\.0+)?")
 _EXPONENT = re.compile(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?[eE]\+?[0-9]{1,2}")
 _EXACT = 2.0**53
 """Above it a float no longer says which integer was written."""
+_NULLS = ("null", "none", "nil")
+_BOOLEANS = {
+    **dict.fromkeys(("true", "1", "yes", "on"), "true"),
+    **dict.fromkeys(("false", "0", "no", "off"), "false"),
+}
 _MAX_REFS = 32
 _AROUND = " \t\r\n\"'"
 _STEM = "functions."
@@ -129,7 +134,7 @@ def to_json(text: str, kind: ParamType) -> str:
     """The JSON of a value written as text. Never fails: what fits no type becomes a string."""
     kinds = kind.kinds
     plain = text.strip()
-    if plain in ("null", "None", "NULL") and "string" not in kinds and kinds:
+    if plain.lower() in _NULLS and "string" not in kinds and kinds:
         return "null"
     if "string" in kinds:
         return "null" if "null" in kinds and plain == "null" else quote(text)
@@ -154,7 +159,7 @@ def _integer(text: str) -> str | None:
 
 
 def _boolean(text: str) -> str | None:
-    return {"true": "true", "false": "false", "1": "true", "0": "false"}.get(text.lower())
+    return _BOOLEANS.get(text.lower())
 
 
 def resolve(schema: Any, root: Any) -> Any:

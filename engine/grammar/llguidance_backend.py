@@ -87,6 +87,19 @@ def _first_line(error: str) -> str:
     return first[:300]
 
 
+def _explained(error: str) -> str:
+    """What stopped a matcher, and what its author can do. ``NoExtension``: nothing at all may follow."""
+    if "NoExtension" in error:
+        return (
+            "No text satisfies the grammar: it leads to a place where nothing may follow. Look for parts that exclude "
+            "each other, an empty character class, or a rule that only calls itself."
+        )
+    return (
+        f"The grammar became too complex: {_first_line(error)}. It needs fewer alternatives or optional parts, smaller "
+        "bounds, or a recursion that ends."
+    )
+
+
 class VocabularyWrapper:
     """What llguidance wants to know of a tokenizer (its TokenizerWrapper protocol)."""
 
@@ -170,7 +183,7 @@ class LLGuidanceMatcher:
 
     def _raise_on_error(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError("The grammar became too complex: " + _first_line(self._matcher.get_error()))
+            raise GrammarError(_explained(self._matcher.get_error()))
 
 
 class LLGuidanceBackend:

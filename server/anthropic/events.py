@@ -17,6 +17,7 @@ from engine.messages import TokenLogprob
 from server.anthropic.errors import error_object
 from server.blocks import Block, BlockFold
 from server.errors import ApiError
+from server.extension import extension
 from server.generation import ChoiceDelta, Usage
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -29,13 +30,15 @@ _DELTAS = {
 
 @dataclass(frozen=True, slots=True)
 class MessageStyle:
-    """What this request's answers look like. thinking: whether thinking blocks are sent."""
+    """What this request's answers look like. thinking: whether thinking blocks are sent. relaxations: what of the
+    request's schemas is not enforced."""
 
     id: str
     model: str
     request_id: str
     thinking: bool = False
     stop_sequences: Sequence[str] = ()
+    relaxations: Sequence[str] = ()
 
     def message(self, content: list[Any], stop: tuple[str | None, str | None], usage: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -74,7 +77,11 @@ class MessageFold:
 
     def message(self, usage: Usage) -> dict[str, Any]:
         content = [_whole(block) for block in self.blocks.whole]
-        return self._style.message(content, self.stop, usage_dict(usage))
+        return {**self._style.message(content, self.stop, usage_dict(usage)), **self.extension}
+
+    @property
+    def extension(self) -> dict[str, Any]:
+        return extension([{"content_block": place} for place in self.blocks.rescued], self._style.relaxations)
 
 
 def _whole(block: Block) -> dict[str, Any]:
@@ -134,7 +141,7 @@ class MessageEvents:
     def end(self) -> bytes:
         reason, sequence = self._fold.stop
         delta = {"stop_reason": reason, "stop_sequence": sequence}
-        self._event("message_delta", delta=delta, usage=usage_dict(self._usage))
+        self._event("message_delta", delta=delta, usage=usage_dict(self._usage), **self._fold.extension)
         self._event("message_stop")
         return self._flush()
 

@@ -63,6 +63,7 @@ class MessagesHandler:
             request_id=context.request_id,
             thinking=call.thinking,
             stop_sequences=tuple(asked.stop_sequences or ()),
+            relaxations=[call.rename(note) for note in plan.relaxations],
         )
         context.response_id = style.id
         generation = services.generation(plan, context)

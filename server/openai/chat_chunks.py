@@ -9,6 +9,7 @@ from typing import Any, Literal
 import orjson
 
 from engine.messages import TokenLogprob
+from server.extension import extension
 from server.generation import ChoiceDelta, Usage
 from toolcall.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 
@@ -37,14 +38,8 @@ class ChatStyle:
         return self.finish_calls if finish == "tool_calls" else finish
 
     def extension(self, rescued: Sequence[tuple[int, int]]) -> dict[str, Any]:
-        """``callgate``, a field of our own beside OpenAI's, which clients ignore; {} where there is nothing to say.
-        rescued: (choice, call) of calls that the model wrote outside its own format."""
-        said: dict[str, Any] = {}
-        if rescued:
-            said["rescued_calls"] = [{"choice": choice, "tool_call": call} for choice, call in rescued]
-        if self.relaxations:
-            said["relaxed_schemas"] = list(self.relaxations)
-        return {"callgate": said} if said else {}
+        """rescued: (choice, call)."""
+        return extension([{"choice": choice, "tool_call": call} for choice, call in rescued], self.relaxations)
 
 
 class ChunkWriter:

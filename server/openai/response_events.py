@@ -17,6 +17,7 @@ import orjson
 from engine.messages import TokenLogprob
 from server.blocks import Block, BlockFold
 from server.errors import ApiError
+from server.extension import extension
 from server.generation import ChoiceDelta, Usage
 
 LogprobWriter = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
@@ -26,10 +27,12 @@ _PREFIXES = {"text": "msg_", "reasoning": "rs_", "call": "fc_"}
 
 @dataclass(frozen=True, slots=True)
 class ResponseStyle:
-    """fields: what is the same in every state of this response object, in OpenAI's order."""
+    """fields: what is the same in every state of this response object, in OpenAI's order. relaxations: what of the
+    request's schemas is not enforced."""
 
     fields: Mapping[str, Any]
     logprobs: LogprobWriter | None = None
+    relaxations: Sequence[str] = ()
 
     def response(self, status: str, output: Sequence[Any] = (), **changes: Any) -> dict[str, Any]:
         return {**self.fields, "status": status, "output": list(output), **changes}
@@ -60,11 +63,11 @@ class ResponseStyle:
     def ended(self, fold: BlockFold, usage: Usage) -> dict[str, Any]:
         """The response as it is when the generation is over."""
         output = [self.item(block) for block in fold.whole]
+        own = extension([{"output_index": place} for place in fold.rescued], self.relaxations)
         if fold.finish == "length":
-            return self.response(
-                "incomplete", output, incomplete_details={"reason": "max_output_tokens"}, usage=usage_dict(usage)
-            )
-        return self.response("completed", output, completed_at=int(time.time()), usage=usage_dict(usage))
+            details = {"reason": "max_output_tokens"}
+            return self.response("incomplete", output, incomplete_details=details, usage=usage_dict(usage), **own)
+        return self.response("completed", output, completed_at=int(time.time()), usage=usage_dict(usage), **own)
 
 
 _TYPES = {"text": "message", "reasoning": "reasoning", "call": "function_call"}

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -67,6 +67,7 @@ class ResponsesHandler:
         call = await self._read(body, request)
         with renamed(call.rename):
             plan = await services.planner.plan(call.conversation)
+        call = replace(call, style=replace(call.style, relaxations=[call.rename(note) for note in plan.relaxations]))
         context = context_of(request.scope)
         context.response_id = call.style.fields["id"]
         generation = services.generation(plan, context)

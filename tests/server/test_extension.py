@@ -1,4 +1,4 @@
-"""The ``callgate`` field of a chat answer: rescued calls and schemas that are not enforced. Clients ignore it."""
+"""The ``callgate`` field of an answer: rescued calls and schemas that are not enforced. Clients ignore it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.fakes import Reply
-from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway, events
 from tests.server.test_chat import PARIS, USER, WEATHER
 
 BARE = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
@@ -58,6 +58,52 @@ async def test_several_choices(make_gateway: Callable[..., Any]) -> None:
         chunks = await gateway.stream(USER, tools=[WEATHER], n=2)
         told = [(chunk["choices"][0]["index"], chunk["callgate"]) for chunk in chunks[:-1] if "callgate" in chunk]
         assert told == [(1, {"rescued_calls": [{"choice": 1, "tool_call": 0}]})]
+
+
+FLAT = {"type": "function", "name": "get_weather", "parameters": WEATHER["function"]["parameters"]}
+BLOCKY = {"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}
+TOLD = "tools[0].{} is not enforced"
+
+
+async def other(gateway: Gateway, path: str, **fields: Any) -> tuple[Any, Any]:
+    """The same of /v1/responses and /v1/messages: in the whole answer, and in the last event that has it."""
+    body: dict[str, Any] = {"model": "test-model", **fields}
+    body |= {"input": "hi"} if path == "/v1/responses" else {"messages": [USER], "max_tokens": 100}
+    whole = (await gateway.client.post(path, json=body)).json()
+    response = await gateway.client.post(path, json=body | {"stream": True})
+    found = [event for event in events(response.text) if "callgate" in event or "callgate" in event.get("response", {})]
+    assert [event["type"] for event in found] in ([], ["response.completed"], ["message_delta"])
+    return whole.get("callgate"), (found[0].get("response", found[0]) if found else {}).get("callgate")
+
+
+@pytest.mark.parametrize("chunk", [0, 1])
+@pytest.mark.parametrize(
+    ("path", "tool", "place"),
+    [("/v1/responses", FLAT, {"output_index": 0}), ("/v1/messages", BLOCKY, {"content_block": 0})],
+)
+async def test_the_other_dialects_tell_of_rescued_calls(
+    make_gateway: Callable[..., Any], path: str, tool: Any, place: Any, chunk: int
+) -> None:
+    async with make_gateway(Reply(BARE, chunk=chunk)) as gateway:
+        assert await other(gateway, path, tools=[tool]) == ({"rescued_calls": [place]},) * 2
+        assert await other(gateway, path) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "tool", "note"),
+    [
+        ("/v1/responses", ODD["function"] | {"type": "function"}, TOLD.format("parameters")),
+        (
+            "/v1/messages",
+            {"name": "f", "input_schema": ODD["function"]["parameters"]},
+            TOLD.format("input_schema"),
+        ),
+    ],
+)
+async def test_the_other_dialects_tell_of_relaxed_schemas(gateway: Gateway, path: str, tool: Any, note: str) -> None:
+    whole, streamed = await other(gateway, path, tools=[tool])
+    assert whole == streamed
+    assert whole["relaxed_schemas"][0].startswith(note)
 
 
 async def test_openais_strict_stream_helper_takes_it(make_gateway: Callable[..., Any]) -> None:

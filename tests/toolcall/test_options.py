@@ -96,6 +96,17 @@ def test_finish_twice_and_feeding_nothing_are_harmless() -> None:
     assert parser.finish() == parser.feed("b") == []
 
 
+@pytest.mark.parametrize("name", sorted(RENDERERS))
+def test_no_text_comes_behind_the_start_of_a_call_that_is_cut_off(name: str) -> None:
+    """Clients take any text behind a call for the answer, and white space for text."""
+    text = "Hm.\n\n" + RENDERERS[name]([("write_file", {"path": "a", "content": "b" * 80})]) + "\n\n"
+    for size in range(8, len(text) + 1):
+        events = events_of(name, list(text[:size]), finish="length")
+        started = [i for i, e in enumerate(events) if isinstance(e, toolcall.ToolCallStart)]
+        late = [e.text for e in events[started[0] :] if isinstance(e, toolcall.TextDelta)] if started else []
+        assert not late, text[:size]
+
+
 def test_a_name_goes_out_once_whole_and_before_its_arguments_end() -> None:
     text = RENDERERS["hermes"]([("write_file", {"path": "a", "content": "x" * 200})])
     events = events_of("hermes", list(text))

@@ -36,6 +36,11 @@ class Body(Protocol):
         ...
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        """The markers that its calls begin and end with."""
+        ...
+
+    @property
     def first(self) -> str:
         """A regex for the first one or two characters of its calls; "" = any."""
         ...
@@ -95,6 +100,12 @@ class Block:
         return Markers((*self.inner, *self.leftovers))
 
     @cached_property
+    def _marks(self) -> tuple[str, ...]:
+        """All that may follow a call."""
+        calls = (word for body in self.bodies for word in body.marks)
+        return (self.opener, *self.closers, *self.inner, *self.leftovers, *calls)
+
+    @cached_property
     def _hopeless(self) -> re.Pattern[str] | None:
         firsts = [b.first for b in self.bodies]
         if not all(firsts) or self.keep_opener:
@@ -132,6 +143,10 @@ class Block:
             if body is None:
                 if not count:
                     raise NoCall(idle=not moved, moved=moved)
+                if lx.eof and any(mark.startswith(lx.buf[lx.pos :]) for mark in self._marks):
+                    lx.pos = len(lx.buf)  # half a marker at the end of the text
+                    lx.unmark()
+                    return False
                 if lx.buf[lx.pos : lx.pos + 1] in ("]", "}", ")"):
                     lx.pos += 1
                     continue

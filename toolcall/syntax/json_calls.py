@@ -25,6 +25,10 @@ class JsonCalls:
     foreign: bool = False
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def first(self) -> str:
         return r"[\{\[]"
 
@@ -132,6 +136,10 @@ class OneKeyCalls:
     """Calls written as objects of one member: ``{"get_weather": {"city": "Oslo"}}``."""
 
     foreign: bool = False
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def first(self) -> str:

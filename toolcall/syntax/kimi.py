@@ -46,6 +46,10 @@ class KimiCalls:
         return Markers((self.close,))
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.call_open, self.close)
+
+    @property
     def first(self) -> str:
         return re.escape(self.call_open[:2]) or r"\w"
 

@@ -53,6 +53,10 @@ class LooseCalls:
         return Markers((self.quote_mark,), '"\\' + "".join(map(chr, range(0x20))))
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.lead,)
+
+    @property
     def first(self) -> str:
         return r"[\w:]"
 

@@ -91,6 +91,7 @@ class MessageProtocol:
     def _as_text(self, lx: Lexer, out: Output, header: str) -> Read[None]:
         """A message that is no call of a declared tool, or has no header: all of it is text."""
         if lx.starved and lx.cut and _RECIPIENT.search(header):
+            out.forget_space()
             lx.pos = len(lx.buf)
             lx.unmark()
             return

@@ -64,6 +64,10 @@ class NamedJson:
         return Markers((*self.trails, *self.closes))
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.call_open, *self.trails, *self.closes)
+
+    @property
     def first(self) -> str:
         return re.escape(self.call_open[:2]) or r"\w"
 
@@ -71,7 +75,7 @@ class NamedJson:
         if self.call_open:
             return (yield from at_marker(lx, self._opening)) is not None
         char = yield from peek(lx)
-        return bool(char) and char not in "{[]}<"
+        return char.isalnum() or char == "_"
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)

@@ -27,6 +27,10 @@ class PythonCalls:
     foreign: bool = False
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def first(self) -> str:
         return r"\w" if self.in_list else r"[\w\[]"
 

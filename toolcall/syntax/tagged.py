@@ -102,6 +102,10 @@ class TaggedCalls:
         return _ends_for(self.value_close, self._loose)
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.call_open, *self.call_opens, self.call_close)
+
+    @property
     def first(self) -> str:
         return "|".join({re.escape(o[:2]) for o in (self.call_open, *self.call_opens)})
 

@@ -92,3 +92,23 @@ def test_in_the_engine_it_ends_that_request_with_400(backend, spec):
     assert (finish.type, finish.status) == ("error", 400)
     assert "too complex" in finish.message
     assert all(results[str(index)].token_ids == alone(prompt) for index, prompt in enumerate(work))
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("ebnf", 'start: "a" B\nB: /b/ & /c/'),
+        ("ebnf", 'start: "a" B\nB: /b+/ & ~/b*/'),
+        ("ebnf", "start: start"),
+        ("regex", r"[^\s\S]"),
+    ],
+)
+def test_a_grammar_that_no_text_satisfies_says_so(kind, source):
+    with pytest.raises(GrammarError, match="No text satisfies the grammar") as caught:
+        Validator().validate(GrammarSpec(kind=kind, source=source))
+    assert "exclude each other" in str(caught.value) and "NoExtension" not in str(caught.value)
+
+
+def test_a_grammar_that_is_too_complex_says_what_helps():
+    with pytest.raises(GrammarError, match="too complex.*fewer alternatives"):
+        Validator().validate(GrammarSpec(kind="ebnf", source='start: "a" x\nx: "b" x'))
