@@ -191,16 +191,21 @@ def _call(raw: Any, where: str) -> dict[str, Any]:
 
 
 def _fill_call_ids(messages: list[Message]) -> None:
-    """Calls without an id get one that depends on their place only, so that the same history gives the same prompt."""
-    calls = [call for message in messages for call in message.get("tool_calls", ())]
-    taken = {call["id"] for call in calls}
-    for index, call in enumerate(calls):
-        if not call["id"]:
-            name = f"call_{index}"
-            while name in taken:
-                name += "_"
-            call["id"] = name
-            taken.add(name)
+    """Calls without an id, or with that of another call of the same turn, get one that depends on their place only,
+    so that the same history gives the same prompt."""
+    taken = {call["id"] for message in messages for call in message.get("tool_calls", ())}
+    index = 0
+    for message in messages:
+        seen = {""}
+        for call in message.get("tool_calls", ()):
+            if call["id"] in seen:
+                name = f"call_{index}"
+                while name in taken:
+                    name += "_"
+                call["id"] = name
+                taken.add(name)
+            seen.add(call["id"])
+            index += 1
 
 
 def _order_results(messages: list[Message]) -> list[Message]:
@@ -228,12 +233,13 @@ def _order_results(messages: list[Message]) -> list[Message]:
 
 
 def _bind(results: list[Message], calls: list[dict[str, Any]]) -> list[Message]:
-    """Match by id, then by name where results carry no known id, then by order; extra results stay at the end."""
+    """Match by id, then by name where results carry no known id, then by order; extra results stay at the end.
+    An id that comes twice is the id of two calls, the second of which has got a new one."""
     by_id = {call["id"]: position for position, call in reversed(list(enumerate(calls)))}
     free = [position for position, call in enumerate(calls) if call["id"] not in {r["tool_call_id"] for r in results}]
     placed: list[tuple[int, int, Message]] = []
     for order, result in enumerate(results):
-        position = by_id.get(result["tool_call_id"])
+        position = by_id.pop(result["tool_call_id"], None)
         if position is None:
             named = [p for p in free if calls[p]["function"]["name"] == result.get("name")]
             position = next(iter(named or free), None)

@@ -41,14 +41,15 @@ FREE = OutputShape()
 
 
 def parse_response_format(value: Mapping[str, Any] | None) -> OutputShape:
-    """OpenAI's ``response_format``. Raises BadRequest naming the part that is wrong."""
+    """OpenAI's ``response_format``, and ``json_object`` with a ``schema``, as llama.cpp and others have it. Raises
+    BadRequest naming the part that is wrong."""
     if value is None:
         return FREE
     kind = value.get("type")
     if kind == "text":
         return FREE
     if kind == "json_object":
-        return OutputShape(document={"type": "object"})
+        return parse_json_schema({"schema": value.get("schema")}, "response_format")
     if kind != "json_schema":
         raise BadRequest(
             "Invalid value for 'response_format.type': "

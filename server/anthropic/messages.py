@@ -71,12 +71,10 @@ class _Reader:
         texts = []
         for index, block in enumerate(blocks):
             place = f"{where}[{index}]"
-            if block["type"] == "text":
-                texts.append(_string(block, "text", place))
-            elif block["type"] == "tool_result" and role == "user":
+            if block["type"] == "tool_result" and role == "user":
                 self._result(block, place)
             else:
-                raise _refused(block, place)
+                texts.append(_words(block, place))
         if texts or not blocks:
             self._append(role, _GAP.join(texts))
 
@@ -148,11 +146,32 @@ def _text(value: Any, where: str) -> str:
         raise _invalid(where, f"a string or a list of at most {limits.MAX_CONTENT_PARTS} text blocks is expected")
     texts = []
     for index, item in enumerate(value):
-        block = _block(item, f"{where}[{index}]")
-        if block["type"] != "text":
-            raise _refused(block, f"{where}[{index}]")
-        texts.append(_string(block, "text", f"{where}[{index}]"))
+        place = f"{where}[{index}]"
+        texts.append(_words(_block(item, place), place))
     return _GAP.join(texts)
+
+
+def _words(block: Mapping[str, Any], where: str) -> str:
+    """The text of a block: text, a document that is text, a result of a search, the name of a tool that one found."""
+    kind = block["type"]
+    if kind == "text":
+        return _string(block, "text", where)
+    if kind == "tool_reference":
+        return _string(block, "tool_name", where)
+    if kind == "search_result":
+        return _titled(block, _text(block.get("content"), f"{where}.content"))
+    source = block.get("source")
+    if kind == "document" and isinstance(source, dict):
+        if source.get("type") == "text":
+            return _titled(block, _string(source, "data", f"{where}.source"))
+        if source.get("type") == "content":
+            return _titled(block, _text(source.get("content"), f"{where}.source.content"))
+    raise _refused(block, where)
+
+
+def _titled(block: Mapping[str, Any], text: str) -> str:
+    title = block.get("title")
+    return f"{title}\n{text}" if isinstance(title, str) and title else text
 
 
 def _string(block: Mapping[str, Any], key: str, where: str) -> str:

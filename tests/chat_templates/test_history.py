@@ -239,3 +239,17 @@ def test_tools_are_shaped_and_ordered() -> None:
     assert normalise_tools(None) == []
     with pytest.raises(HistoryError):
         normalise_tools([{"type": "function", "function": {}}])
+
+
+def test_calls_of_one_turn_with_the_same_id_get_their_results_in_order() -> None:
+    """Servers that number badly give every call the id ``call_0``."""
+    calls = [{"id": "call_0", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
+    results = [{"role": "tool", "tool_call_id": "call_0", "content": text} for text in ("of f", "of g")]
+    shaped = normalise([{"role": "user", "content": "u"}, {"role": "assistant", "tool_calls": calls}, *results])
+    ids = [call["id"] for call in shaped[1]["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert [(m["tool_call_id"], m["name"], m["content"]) for m in shaped[2:]] == [
+        (ids[0], "f", "of f"),
+        (ids[1], "g", "of g"),
+    ]
+    assert normalise(shaped) == shaped

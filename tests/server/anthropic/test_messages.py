@@ -351,3 +351,27 @@ async def test_models_in_the_callers_shape(gateway: Gateway) -> None:
     assert (await gateway.client.get("/v1/models/test-model", headers=headers)).json() == theirs["data"][0]
     assert (await gateway.client.get("/v1/models/nope", headers=headers)).status_code == 404
     assert (await gateway.client.get("/v1/models")).json()["object"] == "list"
+
+
+TEXTUAL: list[tuple[dict[str, Any], str]] = [
+    ({"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}, "T\nd"),
+    ({"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "d"}]}}, "d"),
+    ({"type": "search_result", "source": "s", "title": "T", "content": [{"type": "text", "text": "d"}]}, "T\nd"),
+    ({"type": "tool_reference", "tool_name": "get_weather"}, "get_weather"),
+]
+
+
+@pytest.mark.parametrize(("block", "text"), TEXTUAL, ids=[block["type"] for block, _ in TEXTUAL])
+async def test_blocks_that_are_text_are_read(gateway: Gateway, block: dict[str, Any], text: str) -> None:
+    use = {"type": "tool_use", "id": "t", "name": "get_weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [block]}
+    turns = [USER, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    assert text in await prompt(gateway, messages=[{"role": "user", "content": [block]}])
+    assert text in await prompt(gateway, messages=turns, tools=[WEATHER])
+
+
+@pytest.mark.parametrize("source", [{"type": "base64", "data": "x"}, {"type": "url", "url": "http://x"}, None])
+async def test_documents_that_are_no_text_are_refused(gateway: Gateway, source: Any) -> None:
+    response = await ask(gateway, messages=[{"role": "user", "content": [{"type": "document", "source": source}]}])
+    assert response.status_code == 400
+    assert "messages[0].content[0].type" in response.json()["error"]["message"]
