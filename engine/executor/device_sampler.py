@@ -14,7 +14,7 @@ import torch
 from engine.executor.executor import RowOutput
 from engine.platform.transfer import Download, upload
 from engine.sampling.rng import uniform
-from engine.sampling.sampler import NOT_ALLOWED, Sampler
+from engine.sampling.sampler import NOT_ALLOWED, NOT_FINITE, Sampler
 from engine.sampling.state import SamplingState
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Token ids [n] int64 on the device, and on their way to the host; -1 where a row could not be drawn."""
+    """Token ids [n] int64 on the device, and on their way to the host; negative where a row could not be drawn."""
 
     tokens: torch.Tensor
     host: Download
@@ -156,9 +156,11 @@ def accept(row: BatchRow, token: int) -> RowOutput:
     """The row has drawn ``token``: what comes of it, its state and its grammar told."""
     state, grammar = row.req.sampling, row.req.grammar
     if token < 0:
-        if grammar is not None:
+        from engine.kernels.triton.sample import NOTHING
+
+        if token == NOTHING:
             return RowOutput(error=NOT_ALLOWED, error_status=400)
-        return RowOutput(error="The model produced numbers that are not finite.")
+        return RowOutput(error=NOT_FINITE)
     if state is not None:
         state.observe(token)
         if grammar is not None:

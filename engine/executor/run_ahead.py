@@ -117,7 +117,7 @@ class RunAhead:
         if len(rows) < len(batch.rows):
             (index,) = upload([np.array(sources, np.int32)], tokens.device)
             tokens = tokens[index.long()]
-        logits = self._graphs.run(step, tokens.clamp_min(0))  # -1: a row that failed, and will not be asked for
+        logits = self._graphs.run(step, tokens.clamp_min(0))  # negative: a row that failed, and will not be asked for
         picks = [Pick(state, row.position + 1) for row in rows if (state := row.req.sampling) is not None]
         drawn = self._sampler.draw(logits, np.arange(len(rows), dtype=np.int32), picks)
         self._pending = Ahead(rows, sources, drawn)

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 MIN_LOGPROB = -9999.0
 """What OpenAI reports for a token that has no probability to speak of; keeps JSON finite (RELIABILITY H76)."""
 NOTHING = RowOutput()
+NOT_FINITE = "The model produced numbers that are not finite."
 NOT_ALLOWED = "The grammar does not allow any token that the model can write here."
 
 
@@ -182,7 +183,7 @@ class Sampler:
         self, logits: FloatArray, state: SamplingState, grammar: GrammarMatcher | None, position: int, num_output: int
     ) -> int:
         if not np.isfinite(logits.max()):
-            raise RowFault("The model produced numbers that are not finite.")
+            raise RowFault(NOT_FINITE)
         row = self._scratch
         np.copyto(row, logits)
         state.modify(row, num_output)
@@ -227,7 +228,7 @@ def _finite_argmax(row: FloatArray, best: int | None, *, masked: bool = False) -
     if masked and row[token] == -np.inf:
         raise RowFault(NOT_ALLOWED, 400)
     if not np.isfinite(row[token]):
-        raise RowFault("The model produced numbers that are not finite.")
+        raise RowFault(NOT_FINITE)
     return token
 
 

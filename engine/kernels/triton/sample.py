@@ -7,12 +7,16 @@ a row that stays in the cache. Entries equal to a threshold are all kept: ties a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 import triton
 import triton.language as tl
 
 from engine.kernels.triton.common import check_rows, next_power_of_2
+
+NOTHING: Final = -1
+BROKEN: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ def sample_ref(logits: torch.Tensor, params: SampleParams) -> torch.Tensor:
 
 
 def sample(logits: torch.Tensor, params: SampleParams) -> torch.Tensor:
-    """logits [R, V] of any float type -> token ids [R] int64; -1 where a row allows no token or is not finite."""
+    """logits [R, V] of any float type -> token ids [R] int64; NOTHING where the mask allows none, BROKEN where a row
+    holds NaN or infinity or nothing else than -infinity, masked or not."""
     check_rows(logits, "logits")
     rows, vocab = logits.shape
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
@@ -87,6 +92,7 @@ def sample(logits: torch.Tensor, params: SampleParams) -> torch.Tensor:
 def _load_row(row_ptr, mask_ptr, columns, vocab, MASKED: tl.constexpr):
     inside = columns < vocab
     values = tl.load(row_ptr + columns, mask=inside, other=-float("inf")).to(tl.float32)
+    values = tl.where(values == 0.0, 0.0, values)  # -0.0 is the same number, but has another order key
     if MASKED:
         words = tl.load(mask_ptr + columns // 32, mask=inside, other=0)
         values = tl.where(((words >> (columns % 32)) & 1) != 0, values, -float("inf"))
@@ -145,18 +151,22 @@ def _sample_kernel(
 ):
     row = tl.program_id(0).to(tl.int64)
     row_ptr, words = logits_ptr + row * stride, mask_ptr + row * mask_stride
-    best, winner, broken = -float("inf"), vocab, 0
+    best, winner, top, broken = -float("inf"), vocab, -float("inf"), 0
     for start in range(0, vocab, BLOCK):
         columns = start + tl.arange(0, BLOCK)
+        raw = _load_row(row_ptr, words, columns, vocab, False)
+        broken += tl.sum(((raw != raw) | (raw == float("inf"))).to(tl.int32))
+        top = tl.maximum(top, tl.max(raw))
         values = _load_row(row_ptr, words, columns, vocab, MASKED)
-        broken += tl.sum(((values != values) | (values == float("inf"))).to(tl.int32))
         here = tl.max(values)
         if here > best:
             best = here
             winner = start + tl.argmax(values, 0)
     token = winner
     temperature = tl.load(temperature_ptr + row)
-    if (best == -float("inf")) | (broken > 0):
+    if (top == -float("inf")) | (broken > 0):
+        token = -2
+    elif best == -float("inf"):
         token = -1
     elif temperature > 0:
         inverse = 1.0 / temperature

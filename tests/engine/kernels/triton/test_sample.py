@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.kernels.triton.sample import SampleParams, kept_ref, sample, sample_ref
+from engine.kernels.triton.sample import BROKEN, NOTHING, SampleParams, kept_ref, sample, sample_ref
 from engine.sampling.draw import draw
 from tests.engine.kernels.triton.cases import DEVICE, randn
 
@@ -81,13 +81,25 @@ def test_bfloat16_logits_with_many_ties():
         assert_drawn(logits, params(3, **filters))
 
 
-def test_rows_that_cannot_be_drawn():
-    logits = randn(3, 64)
-    logits[0, 5], logits[1, 9] = float("nan"), float("inf")
-    mask = torch.full((3, 2), -1, dtype=torch.int32, device=DEVICE)
-    mask[2] = 0
-    assert sample(logits, params(3, mask=mask)).tolist() == [-1, -1, -1]
+@pytest.mark.parametrize("filters", [{}, {"temperature": 0.0}, {"top_k": 3, "top_p": 0.5}], ids=str)
+def test_rows_that_cannot_be_drawn(filters):
+    """NaN and infinity break a row even where the mask hides them, as on the host; a mask alone empties it."""
+    logits = randn(6, 64)
+    logits[0, 5], logits[1, 9], logits[3, 40], logits[4] = float("nan"), float("inf"), float("nan"), -float("inf")
+    mask = torch.full((6, 2), -1, dtype=torch.int32, device=DEVICE)
+    mask[2], mask[3, 1] = 0, 0
+    got = sample(logits, params(6, mask=mask, **filters)).tolist()
+    assert got[:5] == [BROKEN, BROKEN, NOTHING, BROKEN, BROKEN]
+    assert got[5] >= 0
+    assert sample(logits, params(6, **filters)).tolist()[3] == BROKEN
     assert sample(logits[:0], params(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 1}, {"top_p": 0.0}, {"top_p": 0.3, "top_k": 9}, {"min_p": 1.0}], ids=str)
+def test_both_zeros_are_the_same_number(filters):
+    logits = torch.tensor([[0.0, -0.0] * 20, [-0.0, -1.0] * 20], device=DEVICE)
+    for u in (0.0, 0.4, 0.99):
+        assert_drawn(logits, params(2, u=u, **filters))
 
 
 def test_large_logits_do_not_overflow():
