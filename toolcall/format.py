@@ -30,6 +30,8 @@ class Format:
     aliases: tuple[str, ...] = ()
     end_tokens: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    joined_mark: str = ""
+    """A mark in front of every tag, which white space may follow (toolcall.joining)."""
     own_markers_special: bool = False
     reads_calls: bool = True
     protocol: MessageProtocol | None = None

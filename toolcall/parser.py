@@ -12,6 +12,7 @@ from typing import Any, Literal
 from toolcall.events import Event, TextDelta, ToolCallEnd
 from toolcall.format import Format, ReasoningFormat
 from toolcall.ids import IdFactory, make_id_factory
+from toolcall.joining import Joiner
 from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, skip_space, until
 from toolcall.output import Channel, Output
 from toolcall.reasoning import is_open
@@ -68,6 +69,7 @@ class OutputParser:
         self._out = Output(declared if self._parses else NO_TOOLS, make_id, stream_reasoning=stream_reasoning)
         self._out.discard_calls = none
         self._lx = Lexer()
+        self._joiner = Joiner(format.joined_mark) if self._parses and format.joined_mark else None
         self._finished = False
         self._budget = 0
         self._steps = self._main(prompt_suffix)
@@ -82,8 +84,13 @@ class OutputParser:
 
     def feed(self, text: str) -> list[Event]:
         """The events that this piece of text completes. Costs O(len(text))."""
+        return self._feed(text if self._joiner is None else self._joiner.feed(text))
+
+    def _feed(self, text: str) -> list[Event]:
+        if not text:
+            return []
         if not self._lx.quick(text):
-            if not text or self._finished:
+            if self._finished:
                 return []
             self._lx.append(text)
             self._step()
@@ -95,7 +102,7 @@ class OutputParser:
             return []
         self._lx.eof = True
         self._lx.cut = engine_finish == "length"
-        self._lx.append("")
+        self._lx.append("" if self._joiner is None else self._joiner.finish())
         self._step()
         self._finished = True
         out = self._out

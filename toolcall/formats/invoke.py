@@ -65,6 +65,7 @@ MINIMAX_M3 = Format(
             ),
         ),
     ),
+    joined_mark=_NS,
     reasoning="minimax",
     template_signs=(_NS,),
     experimental=True,

@@ -148,6 +148,9 @@ class OneKeyCalls:
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         return (yield from JsonCalls().opens(lx, options))
 
+    def skip(self, lx: Lexer, out: Output) -> Read[None]:
+        yield from read_value(lx, _nothing)
+
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
         lx.pos += 1

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from toolcall.json_strings import checked
-from toolcall.json_text import escape, quote
+from toolcall.json_text import escape, is_object, quote
 from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_marker, at_words, peek, skip_space, until
 from toolcall.output import CallWriter, Output
-from toolcall.schema import ParamType, Tool, to_json
+from toolcall.schema import ANY, ParamType, Tool, to_json
 from toolcall.syntax.attributes import attribute_type, first_attribute, may_be_label
 from toolcall.syntax.block import Options
-from toolcall.syntax.json_calls import read_arguments
+from toolcall.syntax.json_calls import ARGUMENT_KEYS, read_arguments
 from toolcall.syntax.nested import nested_json
 from toolcall.syntax.python_calls import read_keywords
 
@@ -135,7 +135,10 @@ class TaggedCalls:
                 if seen and (yield from at_words(lx, self.next_open)):
                     break
                 raise NoCall
-            yield from self._read_param(lx, call, tool, seen)
+            if (yield from self._read_param(lx, call, tool, seen)):
+                yield from at_marker(lx, self._members)
+                call.end()
+                return
         call.put("}" if seen else "{}")
         call.written = True
         call.end()
@@ -160,15 +163,31 @@ class TaggedCalls:
             lx.pos += len(word)
         return call.named(first_attribute("".join(parts))[0]), word == self.self_close
 
-    def _read_param(self, lx: Lexer, call: CallWriter, tool: Tool, seen: list[str]) -> Read[None]:
+    def _read_param(self, lx: Lexer, call: CallWriter, tool: Tool, seen: list[str]) -> Read[bool]:
+        """Returns whether the arguments are whole: they were the one parameter's value."""
         key, attributes = yield from self._read_key(lx)
         if self.value_open and not (yield from self._begins_value(lx, tool.has(key))):
-            return
-        call.put(("{" if not seen else ", ") + quote(key) + ": ")
+            return False
         seen.append(key)
+        value = _Value(attribute_type(attributes) or tool.type_of(key), tool, seen, tool.schema_of(key))
+        head = ("{" if len(seen) == 1 else ", ") + quote(key) + ": "
+        if head[0] == "{" and key in ARGUMENT_KEYS and tool.keys and not tool.has(key):
+            return (yield from self._read_wrapped(lx, call, value, head))
+        call.put(head)
         call.commit()
-        kind = attribute_type(attributes) or tool.type_of(key)
-        yield from self._read_value(lx, call.put, _Value(kind, tool, seen, tool.schema_of(key)))
+        yield from self._read_value(lx, call.put, value)
+        return False
+
+    def _read_wrapped(self, lx: Lexer, call: CallWriter, value: _Value, head: str) -> Read[bool]:
+        """``<parameter=arguments>{"city": "Oslo"}</parameter>`` of a tool that has no such parameter."""
+        parts: list[str] = []
+        yield from self._read_value(lx, parts.append, replace(value, kind=ANY))
+        text = "".join(parts)
+        yield from skip_space(lx)
+        whole = is_object(text) and (yield from at_words(lx, (self.call_close,)))
+        call.put(text if whole else head + text)
+        call.commit()
+        return whole
 
     def _read_key(self, lx: Lexer) -> Read[tuple[str, str]]:
         """The key and its attributes. The marks around it may stand there twice."""
