@@ -22,6 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from engine.config import EngineConfig
+from engine.logs import PatientHandler
 from engine.messages import ModelInfo
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -165,7 +166,9 @@ class StatusPipe:
 def setup_logging(name: str, level: str) -> None:
     """Log lines of a child on stderr, under its name."""
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
-    logging.basicConfig(level=number, format=f"%(asctime)s %(levelname)s [{name}] %(message)s", force=True)
+    handler = PatientHandler()
+    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s [{name}] %(message)s"))
+    logging.basicConfig(level=number, handlers=[handler], force=True)
 
 
 def one_line(error: BaseException) -> str:

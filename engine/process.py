@@ -72,12 +72,22 @@ class Child:
         finally:
             os.close(write_end)
         self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
+        self._pidfd = self._open_pidfd()
         os.set_blocking(self._status, False)
         self._loop.add_reader(self._status, self._read_status)
         self._loop.add_reader(self._pidfd, self._reap)
         with contextlib.suppress(BrokenPipeError):  # it is dead already; ``exited`` will say so
             self._write(frame(make_spec(write_end)))
+
+    def _open_pidfd(self) -> int:
+        """Raises OSError, with the process gone, where there is no descriptor left."""
+        try:
+            return os.pidfd_open(self.pid)
+        except OSError:
+            os.close(self._status)
+            with self._process:  # closes its stdin and waits for its end
+                self._process.kill()
+            raise
 
     def kill(self) -> None:
         """SIGKILL, which also ends a stopped process. ``exited`` follows."""
@@ -164,10 +174,12 @@ class Child:
 
 
 def _cpu_state(pid: int) -> tuple[str, int]:
-    """(state letter, CPU ticks used so far) of a process; ("X", 0) where it is gone."""
+    """(state letter, CPU ticks used so far) of a process; ("X", 0) where it is gone, ("D", 0) where nobody can tell."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return "X", 0
+    except OSError:  # no descriptor left here: that says nothing about the child
+        return "D", 0
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[11]) + int(fields[12])

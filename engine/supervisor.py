@@ -19,7 +19,7 @@ from typing import Any
 
 import zmq
 
-from engine.child import DetokenizerSpec, ModelProcessSpec, Started
+from engine.child import DetokenizerSpec, ModelProcessSpec, Started, one_line
 from engine.config import EngineConfig
 from engine.ipc import Inbox, Outbox, detokenizer_output_decoder
 from engine.messages import ModelInfo
@@ -187,6 +187,9 @@ class Supervisor:
                 reason, lost = await self._until_trouble()
             except EngineStartError as error:
                 reason = str(error)
+            except Exception as error:  # no descriptors or no memory for a new process: to be tried again
+                logger.debug("the engine could not be brought up", exc_info=True)
+                reason = one_line(error)
             await self._clear_away(reason, lost)
             attempt += 1
             if self._give_up(reason, attempt):
@@ -261,8 +264,9 @@ class Supervisor:
             self._generation += 1
             self._info = None
             ranks = local_ranks(self._plan.config)
-            self._model, *others = [start_rank(self._plan, rank, self._sockets) for rank in ranks]
-            self._ranks = tuple(others)
+            self._model = start_rank(self._plan, ranks[0], self._sockets)
+            for rank in ranks[1:]:  # one by one: those that run are known where the next cannot be started
+                self._ranks += (start_rank(self._plan, rank, self._sockets),)
         if self._text is None:
             self._text = self._start_text()
         model, text = self._model, self._text

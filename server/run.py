@@ -16,12 +16,14 @@ import uvicorn
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.launch import Engine
+from engine.logs import PatientHandler
 from engine.messages import ModelInfo
 from engine.shutdown import run as run_engine
 from server.app import build_app
 from server.args import ServerArgs
 from server.dialect import ModelDialect
 from server.http_protocol import uvicorn_config
+from server.middleware import ACCESS
 
 EXAMPLE_TOOL = {
     "type": "function",
@@ -154,15 +156,18 @@ def curl(url: str, model: str, with_key: bool) -> str:
     return f"curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{json.dumps(body)}'"
 
 
+class _LineFormatter(logging.Formatter):
+    """The access log is JSON by itself, so it goes out bare."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage() if record.name == ACCESS.name else super().format(record)
+
+
 def set_up_logging(level: str) -> None:
-    """One handler on stderr. The access log is JSON by itself, so it goes out bare."""
+    """One handler on stderr, which no request waits for."""
     number = logging.getLevelNamesMapping()[level.upper()]
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler = PatientHandler()
+    handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=number, handlers=[handler], force=True)
-    access = logging.StreamHandler()
-    access.setFormatter(logging.Formatter("%(message)s"))
-    logger = logging.getLogger("callgate.access")
-    logger.handlers, logger.propagate = [access], False
     for noisy in ("uvicorn.error", "httpx", "httpcore"):
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))

@@ -22,6 +22,7 @@ ALLOWED_FROM_OUTSIDE = {
         "engine.config",
         "engine.client",
         "engine.launch",
+        "engine.logs",
         "engine.shutdown",
         "engine.model_store",
         "engine.grammar",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import uvloop
 from chat_templates import TemplateError, choose_template
 from engine.config import EngineConfig
 from engine.launch import EngineStartError, run_worker_node
+from engine.logs import open_standard_streams
 from engine.model_store import DEFAULT_MODEL, ModelStoreError, resolve
 from engine.shutdown import EngineFailed, run_until_signal
 from server.args import ServerArgs, load_keys
@@ -33,6 +35,7 @@ class Settings:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    open_standard_streams()
     try:
         settings = make_settings(arguments)
     except (StartRefused, TemplateError, ValueError, OSError) as error:
@@ -87,7 +90,12 @@ def find_model(config: EngineConfig) -> EngineConfig:
 
 
 def _show(text: str) -> None:
-    print(text, flush=True)
+    """Print the banner. A server whose output nobody can take serves all the same."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # what is still buffered must not fail at exit
 
 
 def _fail(error: Exception, status: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -160,6 +161,45 @@ async def test_starts_that_all_fail_end_the_engine_too(run_dir):
         assert "ended with status 3" in line
     finally:
         await engine.stop()
+
+
+@pytest.fixture
+def descriptors():
+    """Call it with a number to allow no new descriptors from there on; without one, as many as before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit(count: int = soft) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+    yield limit
+    limit()
+
+
+async def test_an_engine_that_dies_while_descriptors_are_short_comes_back(run_dir, descriptors):
+    limits = SupervisorLimits(max_crashes=1000, max_backoff=0.05)
+    async with launch(hash_lm(run_dir=str(run_dir)), limits=limits) as engine:
+        before, pids = await golden(engine), engine.pids
+        descriptors(3)
+        os.kill(pids["model"], signal.SIGKILL)
+        await until(lambda: engine.state == "restarting", 5)
+        await asyncio.sleep(0.3)
+        assert engine.state == "restarting"
+        descriptors()
+        await until(lambda: engine.state == "ready", 15)
+        assert await golden(engine) == before
+        assert len(engine.pids) == 2
+
+
+async def test_descriptors_that_stay_short_end_the_engine_with_one_line(run_dir, descriptors):
+    limits = SupervisorLimits(max_crashes=3, max_backoff=0.05)
+    async with launch(hash_lm(run_dir=str(run_dir)), limits=limits) as engine:
+        descriptors(3)
+        os.kill(engine.pids["model"], signal.SIGKILL)
+        line = await asyncio.wait_for(engine.failure(), 10)
+        assert line.startswith("giving up after 3 engine failures")
+        assert "Too many open files" in line
+        assert engine.pids == {}
+        descriptors()
 
 
 # ---------------------------------------------------------------- whole servers, with their signals

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -92,3 +94,54 @@ def test_a_second_server_on_the_same_port_ends_at_once(start) -> None:
     assert second.process.wait(20) == 1
     assert "cannot listen on" in second.output
     assert httpx.get(f"{url}/health/ready").status_code == 200
+
+
+def test_output_that_nobody_takes_costs_no_request(run_dir: Path) -> None:
+    """Standard output is a pipe without a reader, standard error one that is full and never read."""
+    gone, out = os.pipe()
+    os.close(gone)
+    unread, err = os.pipe()
+    os.set_blocking(err, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(err, b"." * 4096):
+            pass
+    os.set_blocking(err, True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "server",
+        "--model-path",
+        "hash-lm",
+        "--port",
+        str(port),
+        "--run-dir",
+        str(run_dir),
+    ]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+    try:
+        _until_ready(process, f"http://127.0.0.1:{port}")
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            assert client.post("/v1/chat/completions", json=body).status_code == 200
+            assert client.get("/health/ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        for fd in (out, err, unread):
+            os.close(fd)
+
+
+def _until_ready(process: subprocess.Popen[bytes], url: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        assert process.poll() is None, process.returncode
+        assert time.monotonic() < deadline
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{url}/health/ready", timeout=5).status_code == 200:
+                return
+        time.sleep(0.05)

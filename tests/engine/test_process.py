@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -187,3 +189,33 @@ def test_errors_as_one_line():
     assert one_line(ValueError("a\n  b")) == "a b"
     assert one_line(MemoryError()) == "there is not enough memory."
     assert one_line(KeyError()) == "KeyError"
+
+
+async def test_without_a_descriptor_to_watch_it_the_process_is_not_left_behind(monkeypatch):
+    begun: list[int] = []
+
+    def refuse(pid: int) -> int:
+        begun.append(pid)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        start("time.sleep(60)\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(begun[0], 0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_child_that_cannot_be_looked_at_is_not_called_frozen(monkeypatch):
+    child = start("status.started(); time.sleep(60)\n")
+    await wait(child.started)
+
+    def refuse(*args: object, **kwargs: object) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert child.check(time.monotonic() + 100) == 0
+    monkeypatch.undo()
+    await child.end()
+    assert child.check(child.last_progress + 100) == 100
