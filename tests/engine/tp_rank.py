@@ -1,5 +1,6 @@
-"""One tensor-parallel rank as a process: ``python -m tests.engine.tp_rank MODEL RANK SIZE INIT_METHOD TOKENS``.
-Prints the sha256 of its logits and saves those of rank 0 beside the init file."""
+"""One tensor-parallel rank as a process: ``python -m tests.engine.tp_rank MODEL RANK SIZE INIT_FILE PROMPTS``, where
+prompts are separated by ``;`` and their token ids by ``,``. Prints the sha256 of all their logits and saves those of
+rank 0 beside the init file, prompt after prompt."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ from tests.engine.executor.driver import run_whole
 
 
 def main() -> None:
-    path, rank, size, init_file, tokens = sys.argv[1:]
+    path, rank, size, init_file, prompts = sys.argv[1:]
     tp = init_tensor_parallel(int(rank), int(size), f"file://{init_file}")
     config = EngineConfig(model=path, device="cpu", dtype="float32", threads=1, kv_pages=32)
     executor = TorchExecutor(config, open_checkpoint(path), tp=tp)
-    logits = run_whole(executor, [int(token) for token in tokens.split(",")]).numpy()
+    parts = [run_whole(executor, [int(token) for token in prompt.split(",")]).numpy() for prompt in prompts.split(";")]
+    logits = np.concatenate(parts)
     if tp.rank == 0:
         np.save(Path(init_file).with_suffix(".npy"), logits, allow_pickle=False)
     print(hashlib.sha256(logits.tobytes()).hexdigest(), flush=True)
