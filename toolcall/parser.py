@@ -84,9 +84,8 @@ class OutputParser:
 
     def feed(self, text: str) -> list[Event]:
         """The events that this piece of text completes. Costs O(len(text))."""
-        return self._feed(text if self._joiner is None else self._joiner.feed(text))
-
-    def _feed(self, text: str) -> list[Event]:
+        if self._joiner is not None:
+            text = self._joiner.feed(text)
         if not text:
             return []
         if not self._lx.quick(text):
