@@ -25,6 +25,7 @@ from tests.e2e.tiny_model import VOCAB, tiny_model
 pytestmark = pytest.mark.e2e
 
 PROMPTS = 50
+STREAMS = 64
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ async def test_a_dead_rank_ends_the_group_and_the_group_comes_back(model, run_di
             pids = engine.pids
             streams = [
                 asyncio.create_task(collect(engine, GenerateReqInput(text=f"stream {i} " * 4, sampling=sampling)))
-                for i in range(8)
+                for i in range(STREAMS)
             ]
             await asyncio.sleep(0.5)
             killed = time.monotonic()
@@ -98,7 +99,7 @@ async def test_a_dead_rank_ends_the_group_and_the_group_comes_back(model, run_di
             ready = time.monotonic() - killed
             assert not [pid for pid in pids.values() if alive(pid)], "no rank outlives its group"
             assert await tokens_of(engine, prompt(1)) == before
-            print(f"SIGKILL of {victim} under 8 streams: told after {told:.2f} s, ready after {ready:.1f} s")
+            print(f"SIGKILL of {victim} under {STREAMS} streams: told after {told:.2f} s, ready after {ready:.1f} s")
 
 
 async def test_a_frozen_rank_is_replaced_with_its_group(model, run_dir):
