@@ -5,22 +5,33 @@
 * a connection that sends nothing is closed after ``header_timeout``, an idle one after uvicorn's keep-alive;
 * a client that does not read for ``write_timeout`` while we have something to send is cut off, which reaches the
   application as a disconnect and so aborts its generation;
+  application as a disconnect and so aborts its generation; nor does the rest of an answer wait longer for it;
+* a client that has sent a further request before the answer is still noticed when it leaves;
+* connections beyond ``max_connections`` get 503, so that descriptors are left for the engine's own processes;
 * what is refused here gets an OpenAI error object too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import resource
+import socket
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from server import limits
 from server.args import ServerArgs
-from server.errors import ApiError, BadRequest, HeadersTooLarge, RequestTimeout
+from server.errors import ApiError, BadRequest, HeadersTooLarge, RequestTimeout, Unavailable
+
+_TCP_ESTABLISHED = 1
+_WATCH_INTERVAL = 0.25
+"""Seconds between two looks at a connection from which nothing is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +43,12 @@ class Timeouts:
 class GatewayProtocol(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, *args: Any, timeouts: Timeouts, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, timeouts: Timeouts, max_connections: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._timeouts = timeouts
+        self._max_connections = max_connections
+        self._answering: RequestResponseCycle | None = None
+        self._watch_timer: asyncio.TimerHandle | None = None
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self.url = b""
@@ -44,12 +58,32 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
-        self._arm_header_timer()
+        if len(self.connections) > self._max_connections:
+            self._refuse(Unavailable("The server has too many open connections."))
+        else:
+            self._arm_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_header_timer()
         self._cancel_write_timer()
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
+        self.pipeline.clear()
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True  # uvicorn tells only the newest of pipelined requests
+            self._answering.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await cast("ASGIApp", app)(scope, receive, send)
+            finally:
+                self.loop.call_soon(self._expect_flush)
+
+        super()._start_asgi_task(cycle, cast("Any", answer))
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -89,6 +123,20 @@ class GatewayProtocol(HttpToolsProtocol):
         self._in_head = False
         self._cancel_header_timer()
         super().on_headers_complete()
+        if self.pipeline and self._watch_timer is None:
+            self._watch_connection()
+
+    def _watch_connection(self) -> None:
+        """Look for the end of a connection that is not read, because a further request waits for the answer."""
+        self._watch_timer = None
+        if not self.pipeline or self.transport.is_closing():
+            return
+        sock = self.transport.get_extra_info("socket")
+        state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        if state != _TCP_ESTABLISHED:
+            self.transport.abort()
+            return
+        self._watch_timer = self.loop.call_later(_WATCH_INTERVAL, self._watch_connection)
 
     def _count(self, value: int, limit: int) -> None:
         """Refuse and stop the parser, which turns any exception of a callback into its own error."""
@@ -104,6 +152,26 @@ class GatewayProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._cancel_write_timer()
+        if self._answering is None or self._answering.response_complete:
+            self._expect_flush()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._expect_flush()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._expect_flush()
+
+    def _expect_flush(self) -> None:
+        """After an answer: a closing connection waits for its last bytes for ever, unless somebody ends it."""
+        if self._write_timer is None and self.transport.get_write_buffer_size() > 0:
+            self._write_timer = self.loop.call_later(self._timeouts.write, self._flush_timed_out)
+
+    def _flush_timed_out(self) -> None:
+        self._write_timer = None
+        if self.transport.get_write_buffer_size() > 0:
+            self.transport.abort()
 
     def _unsupported_upgrade_warning(self) -> None:
         """We never upgrade; the request goes on as plain HTTP."""
@@ -117,9 +185,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self._cancel_header_timer()
         if self.cycle is None or self.cycle.response_complete:
             body = error.json()
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-            self.transport.write(STATUS_LINE[error.status] + head + body)
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+            more = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items()).encode("latin-1")
+            self.transport.write(STATUS_LINE[error.status] + head + more + b"\r\n" + body)
         self.transport.close()
+        self._expect_flush()
 
     def _arm_header_timer(self) -> None:
         self._header_timer = self.loop.call_later(self._timeouts.header, self._header_timed_out)
@@ -146,9 +216,32 @@ def _too_large() -> HeadersTooLarge:
     return HeadersTooLarge("The request line or the headers are too large.")
 
 
+def raise_descriptor_limit() -> None:
+    """As many descriptors as the system lets this process have, within reason: many systems begin with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.MAX_CONNECTIONS + limits.RESERVED_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def max_connections() -> int:
+    """Connections that leave enough descriptors for sockets, pipes and a new engine."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return limits.MAX_CONNECTIONS
+    return min(limits.MAX_CONNECTIONS, max(8, soft - limits.RESERVED_DESCRIPTORS))
+
+
 def uvicorn_config(app: Any, args: ServerArgs) -> uvicorn.Config:
     """How the gateway is served: no server or date header games, no access log of uvicorn's own, no websockets."""
-    protocol = partial(GatewayProtocol, timeouts=Timeouts(args.header_timeout, args.write_timeout))
+    protocol = partial(
+        GatewayProtocol,
+        timeouts=Timeouts(args.header_timeout, args.write_timeout),
+        max_connections=max_connections(),
+    )
     return uvicorn.Config(
         app,
         host=args.host,

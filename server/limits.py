@@ -12,6 +12,11 @@ MAX_HEADER_BYTES = 32 * 1024
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8 * 1024
 
+MAX_CONNECTIONS = 8192
+"""Open at a time; fewer where the process may not have that many descriptors."""
+RESERVED_DESCRIPTORS = 128
+"""Kept for what the server itself opens: its engine's pipes and sockets, the grammar check, files."""
+
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_DRAIN_BYTES = 4 * MAX_BODY_BYTES
 """A declared body up to this size is read and thrown away so that the client can read the 413."""

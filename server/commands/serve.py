@@ -19,6 +19,7 @@ from engine.shutdown import EngineFailed, run_until_signal
 from server.args import ServerArgs, load_keys
 from server.commands.progress import PullDisplay
 from server.flags import fields_of
+from server.http_protocol import raise_descriptor_limit
 from server.run import PortInUse, ServeOptions, bind, serve, set_up_logging
 from toolcall.registry import get_format, get_reasoning
 
@@ -36,6 +37,7 @@ class Settings:
 
 def run(arguments: argparse.Namespace) -> int:
     open_standard_streams()
+    raise_descriptor_limit()
     try:
         settings = make_settings(arguments)
     except (StartRefused, TemplateError, ValueError, OSError) as error:

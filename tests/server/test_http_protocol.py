@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from uvicorn.server import ServerState
 
+from server import limits
 from server.app import build_app
 from server.args import ServerArgs
 from server.constrainer import Constrainer
+from server.http_protocol import uvicorn_config
 from tests.fakes import Reply, ScriptedEngine
 from tests.live import live
 from tests.server.conftest import FakeChecker
@@ -186,6 +191,97 @@ def test_a_connection_that_closes_aborts_the_generation(stream: bool) -> None:
         sock.close()
         assert wait_for(lambda: engine.aborted == 1)
         assert engine.running == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("further", [1, 3])
+def test_a_client_that_leaves_is_noticed_though_it_sent_a_further_request(stream: bool, further: int) -> None:
+    engine = ScriptedEngine(Reply("Hello world", chunk=1, hang_after=2))
+    with serving(engine) as connect:
+        sock = connect()
+        request = stream_request()
+        if not stream:
+            request = request.replace(b'"stream":true', b'"stream":null')
+        sock.sendall(request + (HEAD + b"\r\n") * further)
+        assert wait_for(lambda: engine.running == 1)
+        sock.close()
+        assert wait_for(lambda: engine.aborted == 1)
+        assert engine.running == 0
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    with serving(ScriptedEngine("Hello!")) as connect, connect() as sock:
+        last = HEAD + b"Connection: close\r\n\r\n"
+        sock.sendall(stream_request() + HEAD + b"\r\n" + stream_request() + last)
+        data = read_all(sock)
+    assert data.count(b"HTTP/1.1 200 OK") == 4
+    assert [data.find(b"[DONE]") > 0, data.rfind(b'"object":"list"') > data.rfind(b"[DONE]")] == [True, True]
+
+
+def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits.RESERVED_DESCRIPTORS + 9, 1 << 20))
+    with serving(ScriptedEngine("Hello!"), header_timeout=30.0) as connect:
+        held = [connect() for _ in range(9)]
+        held[8].sendall(HEAD + b"\r\n")
+        assert b" 200 " in held[8].recv(65536)
+        with connect() as sock:
+            head, _, body = read_all(sock).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"Retry-After: " in head
+        assert json.loads(body)["error"]["code"] == "service_unavailable"
+        held.pop().close()
+
+        def enters() -> bool:
+            with connect() as sock:
+                sock.sendall(HEAD + b"Connection: close\r\n\r\n")
+                return b" 200 " in read_all(sock)
+
+        assert wait_for(enters)
+        for sock in held:
+            sock.close()
+
+
+class StuckTransport(asyncio.Transport):
+    """Takes bytes and never gets rid of them: the client does not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.closing = False
+        self.aborted = asyncio.Event()
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [HEAD + b"\r\n", HEAD + b"Connection: close\r\n\r\n", b"\xde\xad\xbe\xef\r\n\r\n", HEAD + b"Host: y\r\n\r\n"],
+)
+async def test_the_rest_of_an_answer_does_not_wait_for_ever(payload: bytes) -> None:
+    settings = ServerArgs(**TIMES)
+    app = build_app(ScriptedEngine("Hello!"), settings, constrainer=Constrainer(FakeChecker()))  # type: ignore[arg-type]
+    config = uvicorn_config(app, settings)
+    config.load()
+    protocol = config.http_protocol_class(config=config, server_state=ServerState(), app_state={})  # type: ignore[call-arg]
+    transport = StuckTransport()
+    protocol.connection_made(transport)
+    protocol.data_received(payload)
+    await asyncio.wait_for(transport.aborted.wait(), 8)
+    assert transport.written.startswith(b"HTTP/1.1 ")
+    protocol.connection_lost(None)
 
 
 def _huge() -> Any:
