@@ -59,6 +59,6 @@ def test_the_figures_of_a_tiny_model_on_a_cpu(tmp_path):
     result = subprocess.run([*command, "--json", str(path)], capture_output=True, text=True, timeout=100, cwd=ROOT)
     assert result.returncode == 0, result.stderr[-2000:]
     figures = json.loads(path.read_text())
-    assert set(figures) == {"roofline", "decode", "prefill", "kernels", "serving"}
+    assert set(figures) == {"roofline", "decode", "prefill", "overlap", "kernels", "serving"}
     assert figures["serving"]["serving output tokens/s"] > 0
     assert 0 < figures["decode"]["decode x1 % of copy bandwidth"] < 200

@@ -139,6 +139,18 @@ def serving_figures(executor: TorchExecutor, requests: int, prompt: int, output:
     return {"serving seconds": seconds, "serving output tokens/s": requests * output / seconds}
 
 
+def overlap_figures(executor: TorchExecutor, requests: int, prompt: int, output: int) -> Figures:
+    """Decoding with the next step launched before it is asked for, and without; nothing on a CPU."""
+    steps = executor._device_steps
+    if steps is None or steps.ahead is None:
+        return {}
+    ahead = serving_figures(executor, requests, prompt, output)["serving output tokens/s"]
+    kept, steps.ahead = steps.ahead, None
+    alone = serving_figures(executor, requests, prompt, output)["serving output tokens/s"]
+    steps.ahead = kept
+    return {"decode tokens/s with run-ahead": ahead, "decode tokens/s without": alone}
+
+
 def measure(args: argparse.Namespace, show: Callable[[str, Figures], None]) -> None:
     tiny = args.model == "tiny"
     model = TINY if tiny else QWEN3_8B
@@ -159,6 +171,7 @@ def measure(args: argparse.Namespace, show: Callable[[str, Figures], None]) -> N
     show("roofline", peaks)
     show("decode", decode_figures(executor, clock, peaks["copy GB/s"], 64 if tiny else 1024))
     show("prefill", prefill_figures(executor, clock, peaks["matrix TFLOP/s"], 64 if tiny else 4096))
+    show("overlap", overlap_figures(executor, 4 if tiny else 64, 16, 8 if tiny else 128))
     show("kernels", kernel_figures(clock, device))
     show("serving", serving_figures(executor, requests, prompt, output))
 

@@ -85,6 +85,8 @@ class TorchExecutor:
         self._sampler = Sampler(self.vocab_size)
         self._graphs = self._record_graphs(config)
         self._device_steps = None if self.device.is_cpu else self.device_steps(self._graphs)
+        if self._device_steps is not None:
+            self._warm_up(min(config.chunked_prefill_size, max_positions))
 
     def _attention_spec(self, config: EngineConfig) -> AttentionSpec:
         model, device = self.model_config, self.device
@@ -129,6 +131,14 @@ class TorchExecutor:
         hidden = self.forward(batch)
         logits = self.compute_logits(hidden[-1:].repeat(self._max_logits, 1))
         logits.clone()
+
+    def _warm_up(self, num_tokens: int) -> None:
+        """Kernels are tuned by powers of two of a step's tokens: no request shall wait for that. Nothing that the
+        pages hold by now is anybody's."""
+        count = 1
+        while count < min(num_tokens, self.num_pages * self.page_size):
+            count *= 2
+            self._run_largest(min(count, num_tokens, self.num_pages * self.page_size))
 
     def _record_graphs(self, config: EngineConfig) -> DecodeGraphs | None:
         """Only for an attention backend that computes from tables which stay in place."""

@@ -17,6 +17,7 @@ from engine.weights.checkpoint import open_checkpoint
 from tests.e2e.engines import collect, until_idle
 from tests.e2e.tiny_model import tiny_model
 from tests.engine.executor.driver import Sequences, load, run_whole
+from tests.engine.executor.test_run_ahead import Counting, decode_only
 from tests.engine.models.tiny import make_model, random_tokens, save
 from tests.engine.quantization.checkpoints import quantize
 
@@ -82,6 +83,18 @@ def test_graphs_against_eager_steps(backend, tmp_path):
         assert abs(got - expected).max() < (1e-3 if backend == "triton" else 0.03) * abs(expected).max()
         changed = (executor._pool.keys != before).any(dim=(0, 2, 3)).nonzero()[:, 0].tolist()
         assert set(changed) <= set(batch.slot_mapping.tolist()), "padding rows write nowhere"
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_steps_launched_ahead_give_the_tokens_of_steps_in_turn(count, tmp_path):
+    """Rows cross page borders in steps of their own; greedy, so that only the logits decide."""
+    executor = on_gpu(save(make_model("qwen3", **SHAPE), tmp_path))
+    steps = executor._device_steps
+    counts = Counting(steps.ahead)
+    ahead = decode_only(executor, count, temperature=0.0)
+    assert counts.answered > 20
+    steps.ahead = None
+    assert decode_only(executor, count, temperature=0.0) == ahead
 
 
 @pytest.mark.parametrize("form", ["awq", "gptq", "fp8-tensor", "fp8-block"])

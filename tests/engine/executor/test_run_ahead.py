@@ -125,7 +125,9 @@ def test_drafts_make_it_pause(path):
 
 
 def decode_only(executor, count: int = 3, tokens: int = 30, **sampling) -> dict[str, tuple[int, ...]]:
-    settings = SchedulerConfig(max_running_requests=4, chunked_prefill_size=96, max_model_len=80, strict=True)
+    settings = SchedulerConfig(
+        max_running_requests=max(4, count), chunked_prefill_size=128, max_model_len=80, strict=True
+    )
     scheduler = Scheduler(settings, executor, random_seed=lambda: 5)
     for index in range(count):
         params = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=index, **{"temperature": 0.8, **sampling})
@@ -214,6 +216,18 @@ def test_slots_move_in_every_layer(path):
         assert torch.equal(part[:, [17, 0]], old[:, [3, 40]])
         others = [slot for slot in range(64) if slot not in (17, 0)]
         assert torch.equal(part[:, others], old[:, others])
+
+
+def test_warming_up_runs_every_size_once(path):
+    """Sizes by which kernels are tuned, never more than there are pages; nothing but free pages is written."""
+    executor = load(path, pages=5)
+    sizes = []
+    executor._run_largest = sizes.append
+    for limit in (100, 1, 64, 48):
+        executor._warm_up(limit)
+    assert sizes == [2, 4, 8, 16, 32, 64, 80, 2, 4, 8, 16, 32, 64, 2, 4, 8, 16, 32, 48]
+    executor = load(path, pages=5)
+    executor._warm_up(100)
 
 
 def test_pages_of_its_own_are_few():
