@@ -148,14 +148,14 @@ class Markers:
         """Looks at text[pos:end]; returns (where, marker). Without a whole marker: where a possible beginning of one
         stands, or the end, and None.
 
-        A match that a longer marker might still replace (it runs to the end of the text) is reported as such a
-        beginning; the caller decides at the end of input.
+        A match that another marker might still replace, one that begins earlier or is longer and of which the text
+        holds only a part, is reported as such a beginning; the caller decides at the end of input.
         """
         found = self.search(text, pos, end)
         if found is not None:
             where, word = found.start(), found.group()
-            if found.end() == end and any(w.startswith(word) and len(w) > len(word) for w in self.words):
-                return where, None
+            if end - where < self.longest and (tail := self._tail(text, pos, end)) <= where:
+                return tail, None
             return where, word
         return self._tail(text, pos, end), None
 

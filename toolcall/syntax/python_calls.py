@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from toolcall.json_stream import read_value
 from toolcall.json_strings import checked
-from toolcall.json_text import quote
-from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, peek, second, skip_space, until
+from toolcall.json_text import is_object, quote
+from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, at_marker, peek, second, skip_space, until
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
 
 MAX_HEADER = 512
 _KEY = re.compile(r"\w+")
 _NAME = re.compile(r"[\w.-]*")
+_STARS = Markers(("**",))
 _PAREN = Markers(("(",))
 _EQUALS = Markers(("=",))
 
@@ -74,6 +75,9 @@ def _without_method(name: str) -> str:
 def read_keywords(lx: Lexer, call: CallWriter) -> Read[None]:
     """Keyword arguments up to the closing parenthesis, behind the opening one."""
     first = True
+    if (yield from skip_space(lx)) == "*":
+        yield from _read_unpacked(lx, call)
+        return
     while True:
         char = yield from skip_space(lx)
         if char == ")":
@@ -88,6 +92,21 @@ def read_keywords(lx: Lexer, call: CallWriter) -> Read[None]:
         first = False
     lx.pos += 1
     call.put("{}" if first else "}")
+    call.commit()
+
+
+def _read_unpacked(lx: Lexer, call: CallWriter) -> Read[None]:
+    """``**{'query': 'cats'}``, alone."""
+    parts: list[str] = []
+    if (yield from at_marker(lx, _STARS)) is None:
+        raise NoCall
+    yield from skip_space(lx)
+    yield from read_value(lx, parts.append, python=True)
+    text = "".join(parts)
+    if (yield from skip_space(lx)) != ")" or not is_object(text):
+        raise NoCall
+    lx.pos += 1
+    call.put(text)
     call.commit()
 
 

@@ -99,7 +99,17 @@ class TaggedCalls:
     @cached_property
     def _ends(self) -> tuple[Markers, Markers]:
         """Where a value ends: without and with a layout newline on either side."""
-        return _ends_for(self.value_close, self._loose)
+        return _ends_for(self.value_close, (*self._loose, self._reopens))
+
+    @cached_property
+    def _reopens(self) -> str:
+        """The beginning of a tag that value_close would close: a value that holds one may hold that, too."""
+        plain = self.value_close.startswith("</") and not self.close_by_key
+        return "<" + self.value_close[2:].rstrip(">") if plain else ""
+
+    @cached_property
+    def _value_close(self) -> Markers:
+        return Markers((self.value_close,))
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -231,7 +241,7 @@ class TaggedCalls:
             lx.pos += 1
         streams = value.kind.streams
         raw: list[str] = []
-        quoted = False
+        quoted = opened = False
         if streams:
             put('"')
         take: Put = (lambda text: put(escape(text))) if streams else raw.append
@@ -239,8 +249,10 @@ class TaggedCalls:
             word = yield from until(lx, ends[led], take, keep=True)
             if word is None:
                 raise NoCall
-            if word.endswith(close):
-                if (yield from self._closes_here(lx, len(word), quoted)):
+            if word == self._reopens:
+                opened = True
+            elif word.endswith(close):
+                if (yield from self._closes_here(lx, len(word), quoted, twice=not opened)):
                     lx.pos += len(word)
                     break
             elif (yield from self._ends_here(lx, word, value)):
@@ -254,16 +266,23 @@ class TaggedCalls:
             text = "".join(raw)
             nested = self.nested and self.nested in text
             put(nested_json(text, self.nested, value.schema) if nested else to_json(text, value.kind))
+        if self._reopens and not opened:
+            yield from skip_space(lx)
+            while (yield from at_marker(lx, self._value_close)) is not None:
+                yield from skip_space(lx)
 
-    def _closes_here(self, lx: Lexer, size: int, quoted: bool) -> Read[bool]:
+    def _closes_here(self, lx: Lexer, size: int, quoted: bool, *, twice: bool) -> Read[bool]:
         """Whether this close ends the value, and is not a part of it: only if the call goes on, or ends, behind it.
-        quoted: the value holds tags of calls, so that a whole call inside it may end here."""
+        quoted: the value holds tags of calls, so that a whole call inside it may end here. twice: it may come again."""
+        again = self.value_close if twice and self._reopens else ""
         while True:
             rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
             after = rest.lstrip(SPACE)
+            while again and after.startswith(again):
+                after = after[len(again) :].lstrip(SPACE)
             if any(after.startswith(w) for w in self._followers):
                 return not quoted or not (yield from self._goes_on(lx, size))
-            possible = any(w.startswith(after) for w in self._followers)
+            possible = any(w.startswith(after) for w in (*self._followers, again))
             if not possible or len(rest) == MAX_HEADER or lx.at_end():
                 return possible and len(rest) < MAX_HEADER
             yield
