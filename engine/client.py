@@ -6,6 +6,7 @@ Implemented by TokenizerManager (the real engine) and by tests.fakes.ScriptedEng
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from engine.messages import GenerateOutput, GenerateReqInput, ModelInfo, SchedulerStats
@@ -30,6 +31,14 @@ class EngineUnavailable(EngineError):
     def __init__(self, message: str, *, status: int = 503, retry_after: float = 1.0) -> None:
         super().__init__(message, status=status, code="service_unavailable" if status == 503 else "rate_limit_exceeded")
         self.retry_after = retry_after
+
+
+class Generator(Protocol):
+    """The part of an EngineClient that makes tokens and vectors."""
+
+    def generate(self, request: GenerateReqInput) -> AsyncIterator[GenerateOutput]: ...
+
+    async def embed(self, batch: Sequence[Sequence[int]], tenant: str = "") -> list[tuple[float, ...]]: ...
 
 
 class EngineClient(Protocol):
@@ -57,6 +66,11 @@ class EngineClient(Protocol):
         ...
 
     async def embed(self, batch: Sequence[Sequence[int]], tenant: str = "") -> list[tuple[float, ...]]: ...
+
+    def together(self) -> AbstractContextManager[Generator]:
+        """For an answer that takes several requests: those made through what it gives count as one that is inside
+        for the length of the block, so a server that drains lets all of them finish."""
+        ...
 
     async def flush_cache(self) -> bool: ...
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from engine.client import EngineState
+from engine.client import EngineState, Generator
 from engine.config import EngineConfig
 from engine.ipc import make_run_dir, remove_run_dir
 from engine.messages import GenerateOutput, GenerateReqInput, ModelInfo, SchedulerStats
@@ -102,8 +102,7 @@ class Engine:
 
     def end_requests(self, message: str = SHUTTING_DOWN) -> None:
         """End every request inside with an error event, at once."""
-        self.manager.drain()
-        self.manager.fail_all(message)
+        self.manager.end(message)
 
     async def failure(self) -> str:
         """Wait until the engine has given up; one line that says why."""
@@ -150,6 +149,9 @@ class Engine:
 
     async def embed(self, batch: Sequence[Sequence[int]], tenant: str = "") -> list[tuple[float, ...]]:
         return await self.manager.embed(batch, tenant)
+
+    def together(self) -> contextlib.AbstractContextManager[Generator]:
+        return self.manager.together()
 
     async def flush_cache(self) -> bool:
         return await self.manager.flush_cache()

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from engine.client import EngineError, EngineState, EngineUnavailable
+from engine.client import EngineError, EngineState, EngineUnavailable, Generator
 from engine.config import EngineConfig
 from engine.ipc import PipeBlocked
 from engine.messages import (
@@ -73,6 +74,8 @@ class TokenizerManager:
         self._requests: dict[str, tuple[ReqState, int]] = {}
         self._replies: dict[str, asyncio.Future[Any]] = {}
         self._stats = SchedulerStats()
+        self._groups = 0
+        self._over = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -97,16 +100,16 @@ class TokenizerManager:
         """Choices that have not ended."""
         return len(self._requests)
 
-    async def generate(self, request: GenerateReqInput) -> AsyncIterator[GenerateOutput]:
-        """See EngineClient.generate."""
-        self._check_ready()
+    async def generate(self, request: GenerateReqInput, *, inside: bool = False) -> AsyncIterator[GenerateOutput]:
+        """See EngineClient.generate. inside: as part of an answer that has begun (``together``)."""
+        self._check_ready(inside)
         info = self.model_info
         check_sampling(request.sampling, info.vocab_size)
         with self._admission.enter(request.sampling.n) as ticket:
             input_ids = tuple(await self._input_ids(request, info))
             max_tokens = check_length(len(input_ids), request.sampling.max_tokens, info)
             ticket.add_tokens(len(input_ids))
-            self._check_ready()
+            self._check_ready(inside)
             state = ReqState(request.sampling.n, len(input_ids), on_start=ticket.started)
             base = secrets.token_hex(16)
             choices = [choice_request(request, f"{base}-{i}", i, input_ids, max_tokens) for i in range(state.n)]
@@ -123,9 +126,11 @@ class TokenizerManager:
             finally:
                 self._forget(state)
 
-    async def embed(self, batch: Sequence[Sequence[int]], tenant: str = "") -> list[tuple[float, ...]]:
+    async def embed(
+        self, batch: Sequence[Sequence[int]], tenant: str = "", *, inside: bool = False
+    ) -> list[tuple[float, ...]]:
         """One L2-normalised vector per row of token ids, in order."""
-        self._check_ready()
+        self._check_ready(inside)
         info = self.model_info
         for ids in batch:
             check_ids(ids, info.vocab_size)
@@ -138,6 +143,17 @@ class TokenizerManager:
             if isinstance(reply, ControlReply):
                 raise EngineError(reply.message, status=400)
         return [reply.embedding for reply in replies]
+
+    @contextmanager
+    def together(self) -> Iterator[Generator]:
+        """See EngineClient.together."""
+        self._groups += 1
+        self._idle.clear()
+        try:
+            yield _Inside(self)
+        finally:
+            self._groups -= 1
+            self._note_idle()
 
     async def flush_cache(self) -> bool:
         """Empty the prefix cache; False where running requests keep parts of it."""
@@ -191,6 +207,12 @@ class TokenizerManager:
         if self._state != "dead":
             self._state = "draining"
 
+    def end(self, message: str) -> None:
+        """The time to drain is over: end what is inside, and let nothing of it begin again."""
+        self.drain()
+        self._over = True
+        self.fail_all(message)
+
     async def wait_idle(self) -> None:
         """Return when no request is inside."""
         await self._idle.wait()
@@ -205,7 +227,7 @@ class TokenizerManager:
             if not reply.done():
                 reply.set_exception(EngineUnavailable(message))
         self._replies.clear()
-        self._idle.set()
+        self._note_idle()
 
     def receive(self, message: BatchStrOut | EmbedOut | ControlReply | SchedulerStats) -> None:
         """One message from the detokenizer. Rows of forgotten requests are ignored."""
@@ -240,7 +262,13 @@ class TokenizerManager:
 
     # ------------------------------------------------------------ inside
 
-    def _check_ready(self) -> None:
+    def _note_idle(self) -> None:
+        if not self._requests and not self._groups:
+            self._idle.set()
+
+    def _check_ready(self, inside: bool = False) -> None:
+        if inside and self._send is not None and not self._over:
+            return
         if self._state != "ready" or self._send is None:
             retry_after = 5.0 if self._state in ("draining", "dead") else 1.0
             raise EngineUnavailable(_AWAY.get(self._state, _AWAY["restarting"]), retry_after=retry_after)
@@ -281,8 +309,7 @@ class TokenizerManager:
         state, index = found
         if row.finish_reason is not None:
             del self._requests[row.rid]
-            if not self._requests:
-                self._idle.set()
+            self._note_idle()
         state.add(index, row)
 
     def _receive_refusal(self, row: StrRow) -> None:
@@ -297,8 +324,7 @@ class TokenizerManager:
         for rid in state.rids:
             if self._requests.pop(rid, None) is not None:
                 self._abort(rid)
-        if not self._requests:
-            self._idle.set()
+        self._note_idle()
 
     def _abort(self, rid: str) -> None:
         if self._send is not None:
@@ -330,3 +356,16 @@ class TokenizerManager:
                     future.exception()  # seen: another one of the batch is raised
                 if not finished:
                     self._abort(rid)
+
+
+class _Inside:
+    """What ``TokenizerManager.together`` gives: requests that are taken while the server drains."""
+
+    def __init__(self, manager: TokenizerManager) -> None:
+        self._manager = manager
+
+    def generate(self, request: GenerateReqInput) -> AsyncIterator[GenerateOutput]:
+        return self._manager.generate(request, inside=True)
+
+    async def embed(self, batch: Sequence[Sequence[int]], tenant: str = "") -> list[tuple[float, ...]]:
+        return await self._manager.embed(batch, tenant, inside=True)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from engine.client import EngineError
+from engine.client import EngineError, Generator
 from engine.messages import GenerateOutput, GenerateReqInput
 from server.context import RequestContext
 from server.errors import from_status
@@ -69,30 +69,32 @@ class TextGeneration:
         queue: asyncio.Queue[tuple[int, GenerateOutput] | BaseException | None] = asyncio.Queue(_QUEUED_OUTPUTS)
         todo = iter(enumerate(self.requests))
         count = min(len(self.requests), max(1, _CHOICES_AT_ONCE // self.requests[0].sampling.n))
-        workers = [asyncio.create_task(self._work(todo, entry, queue)) for _ in range(count)]
-        try:
-            while count:
-                item = await queue.get()
-                if item is None:
-                    count -= 1
-                elif isinstance(item, BaseException):
-                    raise item
-                else:
-                    yield item
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+        with self.services.engine.together() as engine:
+            workers = [asyncio.create_task(self._work(engine, todo, entry, queue)) for _ in range(count)]
+            try:
+                while count:
+                    item = await queue.get()
+                    if item is None:
+                        count -= 1
+                    elif isinstance(item, BaseException):
+                        raise item
+                    else:
+                        yield item
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(
         self,
+        engine: Generator,
         todo: Iterator[tuple[int, GenerateReqInput]],
         entry: Abortable,
         queue: asyncio.Queue[tuple[int, GenerateOutput] | BaseException | None],
     ) -> None:
         try:
             for prompt, request in todo:
-                async with aclosing(entry.outputs(self.services.engine.generate(request))) as stream:
+                async with aclosing(entry.outputs(engine.generate(request))) as stream:
                     async for output in stream:
                         await queue.put((prompt, output))
         except Exception as exc:

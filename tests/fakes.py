@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from engine.client import EngineError, EngineState, EngineUnavailable
@@ -119,7 +120,7 @@ MODEL_INFO = ModelInfo(
 @dataclass
 class ScriptedEngine:
     """Implements EngineClient. ``requests``: all that were asked; ``running``: being answered now;
-    ``aborted``: iterators closed before their end."""
+    ``aborted``: iterators closed before their end; ``groups``: answers that make their requests together."""
 
     script: Script = "Hello!"
     model_info: ModelInfo = MODEL_INFO
@@ -129,10 +130,14 @@ class ScriptedEngine:
     running: int = 0
     aborted: int = 0
     flushed: int = 0
+    groups: int = 0
+
+    def _check_ready(self) -> None:
+        if self.state != "ready" and not (self.groups and self.state == "draining"):
+            raise EngineUnavailable(f"The engine is {self.state}.")
 
     async def generate(self, request: GenerateReqInput) -> AsyncGenerator[GenerateOutput, None]:
-        if self.state != "ready":
-            raise EngineUnavailable(f"The engine is {self.state}.")
+        self._check_ready()
         prompt_tokens = self._admit(request)
         self.requests.append(request)
         replies = [self._reply(request, index) for index in range(request.sampling.n)]
@@ -242,7 +247,16 @@ class ScriptedEngine:
             norm = sum(byte * byte for byte in digest) ** 0.5 or 1.0
             return tuple(byte / norm for byte in digest)
 
+        self._check_ready()
         return [one(ids) for ids in batch]
+
+    @contextmanager
+    def together(self) -> Iterator[ScriptedEngine]:
+        self.groups += 1
+        try:
+            yield self
+        finally:
+            self.groups -= 1
 
     async def flush_cache(self) -> bool:
         self.flushed += 1

@@ -70,8 +70,9 @@ class EmbeddingsHandler:
         batch = [await self._ids(prompt, place) for place, prompt in enumerate(prompts)]
         tokens = context.prompt_tokens = sum(map(len, batch))
         vectors: list[Sequence[float]] = []
-        for start in range(0, len(batch), _INPUTS_AT_ONCE):
-            vectors += await services.engine.embed(batch[start : start + _INPUTS_AT_ONCE], tenant)
+        with services.engine.together() as engine:
+            for start in range(0, len(batch), _INPUTS_AT_ONCE):
+                vectors += await engine.embed(batch[start : start + _INPUTS_AT_ONCE], tenant)
         services.limiter.charge(context.key_digest, tokens)
         services.metrics.prompt_tokens.inc(tokens)
         return vectors, tokens

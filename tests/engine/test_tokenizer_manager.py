@@ -298,6 +298,46 @@ async def test_draining_lets_those_inside_finish(rig):
     assert rig.manager.state == "draining"
 
 
+async def test_draining_waits_for_requests_that_belong_together(rig):
+    with rig.manager.together() as inside:
+        rig.manager.drain()
+        waiting = asyncio.create_task(rig.manager.wait_idle())
+        for text in ("one", "two"):
+            task = asyncio.create_task(collect(inside.generate(GenerateReqInput(text=text))))
+            await asyncio.sleep(0)
+            rig.row(rig.requests[-1].rid, text, END)
+            assert (await task)[-1].text == text
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        with pytest.raises(EngineUnavailable):
+            await collect(rig.generate())
+        embedding = asyncio.create_task(inside.embed([[1, 2]]))
+        await asyncio.sleep(0)
+        rig.manager.receive(EmbedOut(rid=rig.sent[-1].rid, embedding=(1.0,), prompt_tokens=2))
+        assert await embedding == [(1.0,)]
+    await waiting
+
+
+async def test_nothing_begins_after_the_time_to_drain(rig):
+    with rig.manager.together() as inside:
+        task = asyncio.create_task(collect(inside.generate(GenerateReqInput(text="one"))))
+        await asyncio.sleep(0)
+        rig.manager.end("bye")
+        assert (await task)[-1].finish_reason.message == "bye"
+        with pytest.raises(EngineUnavailable):
+            await collect(inside.generate(GenerateReqInput(text="two")))
+        with pytest.raises(EngineUnavailable):
+            await inside.embed([[1]])
+    await rig.manager.wait_idle()
+
+
+async def test_a_group_gets_no_further_than_its_engine(rig):
+    with rig.manager.together() as inside:
+        rig.manager.detach("restarting")
+        with pytest.raises(EngineUnavailable):
+            await collect(inside.generate(GenerateReqInput(text="two")))
+
+
 async def test_fail_all_tells_the_engine(rig):
     task, rid = await rig.start()
     rig.manager.fail_all("bye")

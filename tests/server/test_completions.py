@@ -234,3 +234,23 @@ async def test_many_prompts_do_not_flood_the_queue(make_gateway: Callable[..., A
         body = await answer(gateway, ["p"] * 600)
         assert len(body["choices"]) == 600
     assert 1 < peak <= 256
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_prompts_that_wait_their_turn_are_answered_though_the_server_drains(
+    make_gateway: Callable[..., Any], stream: bool
+) -> None:
+    def script(request: Any, index: int) -> Reply:
+        engine.state = "draining"
+        return Reply("ok", delay=0.001)
+
+    engine = ScriptedEngine(script)
+    async with make_gateway(engine) as gateway:
+        body = {"prompt": ["p"] * 600, "stream": stream}
+        response = await gateway.client.post("/v1/completions", json=body)
+        assert response.status_code == 200
+        assert "error" not in response.text
+        assert response.text.count('"finish_reason":"stop"') == 600
+        late = await gateway.client.post("/v1/completions", json={**body, "prompt": "p"})
+        assert late.status_code == 503
+    assert engine.groups == 0
