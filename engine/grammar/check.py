@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import sys
 from collections import OrderedDict
 
@@ -23,6 +24,8 @@ CACHE_ENTRIES = 4096
 LINE_LIMIT = 1 << 20
 TOO_SLOW, TOO_LARGE = "The grammar took longer than", "The grammar is too large or too deeply nested to compile."
 """How the messages begin that cost a worker."""
+KILLED = "The grammar could not be checked: the check was killed."
+"""A worker never does that to itself: a grammar that is too much for it ends it by SIGABRT or SIGSEGV."""
 
 
 class GrammarChecker:
@@ -46,6 +49,10 @@ class GrammarChecker:
             check_limits(spec)
             async with self._lock:
                 verdict = await self._ask(payload)
+                if verdict is KILLED:
+                    verdict = await self._ask(payload)
+            if verdict is KILLED:
+                raise GrammarError(KILLED)  # says nothing of the grammar, so it is not remembered
             self._verdicts[key] = verdict
             if len(self._verdicts) > CACHE_ENTRIES:
                 self._verdicts.popitem(last=False)
@@ -83,10 +90,19 @@ class GrammarChecker:
             await self.close()
             raise
         if not line:
-            await self.close()
-            return TOO_LARGE
+            return await self._end()
         error = json.loads(line)["error"]
         return None if error is None else str(error)
+
+    async def _end(self) -> str:
+        """What the end of the worker says of the grammar: nothing where somebody else has killed it."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(TimeoutError):  # its end of the pipe is closed already
+                await asyncio.wait_for(process.wait(), self._timeout)
+        killed = process is not None and process.returncode == -signal.SIGKILL
+        await self.close()
+        return KILLED if killed else TOO_LARGE
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -77,6 +78,30 @@ async def test_worker_death_while_idle_is_not_noticed_by_clients(checker):
     checker._process.kill()
     await checker._process.wait()
     await checker.check(GrammarSpec(kind="regex", source="d"))
+
+
+async def test_a_worker_that_somebody_kills_is_not_the_grammars_fault(checker):
+    await checker.check(GrammarSpec(kind="regex", source="a"))
+    os.kill(checker._process.pid, signal.SIGSTOP)  # it must not answer before it is killed
+    asyncio.get_running_loop().call_later(0.1, checker._process.kill)
+    await checker.check(GrammarSpec(kind="regex", source="e"))
+    checker._process.kill()  # not reaped yet
+    await checker.check(GrammarSpec(kind="regex", source="f"))
+
+
+async def test_what_is_killed_again_and_again_is_refused_but_not_remembered(checker, monkeypatch):
+    running = checker._running
+
+    async def doomed():
+        process = await running()
+        process.kill()
+        return process
+
+    monkeypatch.setattr(checker, "_running", doomed)
+    with pytest.raises(GrammarError, match="was killed"):
+        await checker.check(GrammarSpec(kind="regex", source="g"))
+    monkeypatch.undo()
+    await checker.check(GrammarSpec(kind="regex", source="g"))
 
 
 async def test_verdicts_are_remembered_and_bounded(checker, monkeypatch):
