@@ -18,7 +18,8 @@ class QuantWeight:
     data: int8 or float8_e4m3fn [n, k]; for int4 uint8 [n, k / 2] where byte j of a group of g values holds value j
     in its low and value j + g / 2 in its high nibble, so that both halves meet contiguous inputs.
     scales: float32, or float16 where the checkpoint has that, [n / group_n, k / group_k], rounded up.
-    zeros: uint8 [n, k / group_k], int4 only.
+    zeros: uint8 [n, k / group_k], int4 only. order: int32 [k], or [e, k] where each of e runs of rows has its own:
+    column j meets input order[j] (GPTQ's desc_act, whose groups are not neighbours); None where j meets j.
     """
 
     kind: Kind
@@ -27,11 +28,13 @@ class QuantWeight:
     group_n: int
     group_k: int
     zeros: torch.Tensor | None = None
+    order: torch.Tensor | None = None
 
     @property
     def nbytes(self) -> int:
-        """Memory of all three."""
-        return self.data.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
+        """Memory of all parts."""
+        parts = (self.data, self.scales, self.zeros, self.order)
+        return sum(part.nbytes for part in parts if part is not None)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -51,7 +54,7 @@ def unpack_int4(data: torch.Tensor, group: int) -> torch.Tensor:
 
 
 def dequantize(weight: QuantWeight) -> torch.Tensor:
-    """[n, k] float32."""
+    """[n, k] float32, in the order of the inputs."""
     n, k = weight.shape
     values = unpack_int4(weight.data, weight.group_k) if weight.kind == "int4" else weight.data
     rows = torch.arange(n, device=values.device) // weight.group_n
@@ -59,7 +62,12 @@ def dequantize(weight: QuantWeight) -> torch.Tensor:
     wide = values.float()
     if weight.zeros is not None:
         wide = wide - weight.zeros[:, columns].float()
-    return wide * weight.scales[rows][:, columns].float()
+    wide = wide * weight.scales[rows][:, columns].float()
+    if weight.order is None:
+        return wide
+    order = weight.order.view(-1, 1, k).long()
+    runs = wide.view(order.shape[0], -1, k)
+    return torch.empty_like(runs).scatter_(2, order.expand_as(runs), runs).view(n, k)
 
 
 def quant_linear_ref(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None = None) -> torch.Tensor:

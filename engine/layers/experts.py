@@ -88,8 +88,8 @@ def fuse(weights: WeightLoader, prefix: str, method: LinearMethod, part: slice) 
     names = [f"{prefix}.{index}" for index in range(weights.config.moe.num_experts if weights.config.moe else 0)]
     pairs = [(Shard(f"{name}.gate_proj", part), Shard(f"{name}.up_proj", part)) for name in names]
     ends = [Shard(f"{name}.down_proj", columns=part) for name in names]
-    gate_up = method.pack(weights, [shard for pair in pairs for shard in pair])
-    down = None if gate_up is None else method.pack(weights, ends)
+    gate_up = method.pack(weights, [shard for pair in pairs for shard in pair], len(pairs))
+    down = None if gate_up is None else method.pack(weights, ends, len(ends))
     if gate_up is not None and down is not None:
         return PackedExperts(gate_up, down)
     return PlainExperts(*_stack(weights, method, pairs, ends))

@@ -43,9 +43,10 @@ class LinearMethod(Protocol):
         """The shard's weight as a plain matrix in the model's dtype on its device (experts are stacked from these)."""
         ...
 
-    def pack(self, weights: WeightLoader, shards: Sequence[Shard]) -> QuantWeight | None:
+    def pack(self, weights: WeightLoader, shards: Sequence[Shard], runs: int = 1) -> QuantWeight | None:
         """The shards one after the other as one packed matrix on the device (experts are grouped over it), or None
-        where they are not packed, or not in a form that the kernels take."""
+        where they are not packed, or not in a form that the kernels take. They are ``runs`` runs of equal length;
+        the shards of a run meet their inputs in the same order."""
         ...
 
     def wrap(self, weight: torch.Tensor) -> LinearOp:

@@ -54,7 +54,7 @@ class PackedLinearMethod:
             return self._plain.matrix(weights, shard)  # rounding would cost accuracy and save nothing here
         return _plain(self._read(weights, self._config, shard), weights)
 
-    def pack(self, weights: WeightLoader, shards: Sequence[Shard]) -> QuantWeight | None:
+    def pack(self, weights: WeightLoader, shards: Sequence[Shard], runs: int = 1) -> QuantWeight | None:
         if not all(self._config.covers(shard.name) for shard in shards):
             return None
         parts: list[QuantWeight] = []
@@ -63,7 +63,7 @@ class PackedLinearMethod:
             if not isinstance(part, QuantWeight):
                 return None
             parts.append(part)
-        return _joined(parts, weights.device)
+        return _joined(parts, weights.device, runs)
 
     def _packed(
         self, weights: WeightLoader, parts: Sequence[QuantWeight | torch.Tensor], bias: torch.Tensor | None
@@ -83,27 +83,39 @@ def _plain(part: QuantWeight | torch.Tensor, weights: WeightLoader) -> torch.Ten
     return values.to(dtype=weights.dtype, device=weights.device)
 
 
-def _joined(parts: Sequence[QuantWeight], device: torch.device) -> QuantWeight | None:
+def _joined(parts: Sequence[QuantWeight], device: torch.device, runs: int = 1) -> QuantWeight | None:
     """Outputs one after the other, on the device; None where the kernels do not take them."""
     from engine.kernels.triton.quant_linear import refuses
 
-    joined = _join(parts)
-    return None if refuses(joined, device) is not None else _to(joined, device)
+    joined = _join(parts, runs)
+    return None if joined is None or refuses(joined, device) is not None else _to(joined, device)
 
 
-def _join(parts: Sequence[QuantWeight]) -> QuantWeight:
+def _join(parts: Sequence[QuantWeight], runs: int) -> QuantWeight | None:
+    """None where parts of a run meet their inputs in different orders."""
+    length = len(parts) // runs
+    orders: list[torch.Tensor] = []
+    for start in range(0, len(parts), length):
+        own = [part.order for part in parts[start : start + length]]
+        known = [order for order in own if order is not None]
+        if known and (len(known) < len(own) or any(not torch.equal(order, known[0]) for order in known)):
+            return None
+        orders += known[:1]
+    if orders and len(orders) < runs:
+        return None
     zeros = [part.zeros for part in parts if part.zeros is not None]
     return replace(
         parts[0],
         data=torch.cat([part.data.view(torch.uint8) for part in parts]).view(parts[0].data.dtype),
         scales=torch.cat([part.scales for part in parts]),
         zeros=torch.cat(zeros) if zeros else None,
+        order=torch.stack(orders) if orders else None,
     )
 
 
 def _to(weight: QuantWeight, device: torch.device) -> QuantWeight:
-    zeros = None if weight.zeros is None else weight.zeros.to(device)
-    return replace(weight, data=weight.data.to(device), scales=weight.scales.to(device), zeros=zeros)
+    zeros, order = (None if part is None else part.to(device) for part in (weight.zeros, weight.order))
+    return replace(weight, data=weight.data.to(device), scales=weight.scales.to(device), zeros=zeros, order=order)
 
 
 def unpack_int32(packed: torch.Tensor, order: Sequence[int]) -> torch.Tensor:

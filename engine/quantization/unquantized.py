@@ -47,7 +47,7 @@ class UnquantizedLinearMethod:
     def matrix(self, weights: WeightLoader, shard: Shard) -> torch.Tensor:
         return weights.matrix(f"{shard.name}.weight", shard.rows, shard.columns)
 
-    def pack(self, weights: WeightLoader, shards: Sequence[Shard]) -> None:
+    def pack(self, weights: WeightLoader, shards: Sequence[Shard], runs: int = 1) -> None:
         return None
 
     def wrap(self, weight: torch.Tensor) -> LinearOp:

@@ -12,7 +12,7 @@ from engine.kernels.quant_weight import QuantWeight, dequantize
 from engine.kernels.triton.autotune import tune_table
 from engine.kernels.triton.common import INTERPRETED, cdiv, check_rows, row_bucket, silu
 from engine.kernels.triton.grouped_mlp import Routing, grouped_mlp_ref, sort_by_expert
-from engine.kernels.triton.quant_linear import block_k, packed_dot, stored
+from engine.kernels.triton.quant_linear import block_k, load_inputs, packed_dot, stored
 
 _CONFIGS = (
     {"BLOCK_N": 64, "num_warps": 4, "num_stages": 4},
@@ -50,7 +50,8 @@ def grouped_quant_mlp(x: torch.Tensor, gate_up: QuantWeight, down: QuantWeight, 
                 source, *stored(weight), out, weights, pairs, owners, tokens * top, top if gated else 1, height, depth,
                 weight.scales.shape[1], weight.group_n, weight.group_k, source.stride(0),
                 INT4=weight.kind == "int4", FP8=weight.kind == "fp8", ZEROS=weight.zeros is not None,
-                GATED=gated, BLOCK_M=block, BLOCK_K=block_k(weight), WIDEN=INTERPRETED, **config
+                ORDERED=weight.order is not None, GATED=gated,
+                BLOCK_M=block, BLOCK_K=block_k(weight), WIDEN=INTERPRETED, **config
             )  # fmt: skip
 
         shape = (row_bucket(tokens * top), height, depth, experts, block, block_k(weight))
@@ -67,6 +68,7 @@ def _grouped_quant_kernel(
     data_ptr,
     scale_ptr,
     zero_ptr,
+    order_ptr,
     out_ptr,
     route_ptr,
     pair_ptr,
@@ -82,6 +84,7 @@ def _grouped_quant_kernel(
     INT4: tl.constexpr,
     FP8: tl.constexpr,
     ZEROS: tl.constexpr,
+    ORDERED: tl.constexpr,
     GATED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -104,11 +107,10 @@ def _grouped_quant_kernel(
             depth = start + tl.arange(0, BLOCK_K)
             deep = depth < width
             group = (2 * start if INT4 else start) // group_k
-            seen = real[:, None] & deep[None, :]
-            x = tl.load(source + (start + depth if INT4 else depth)[None, :], mask=seen, other=0.0)
+            x = load_inputs(source, real, order_ptr + expert * k, start + depth if INT4 else depth, deep, ORDERED)
             second = x
             if INT4:
-                second = tl.load(source + (start + BLOCK_K + depth)[None, :], mask=seen, other=0.0)
+                second = load_inputs(source, real, order_ptr + expert * k, start + BLOCK_K + depth, deep, ORDERED)
             acc = packed_dot(x, second, data_ptr, scale_ptr, zero_ptr, line, inside, depth, deep, width, groups, group, group_n, acc, INT4, FP8, ZEROS, WIDEN)  # fmt: skip  # noqa: E501
             if GATED:
                 up = packed_dot(x, second, data_ptr, scale_ptr, zero_ptr, line + n, inside, depth, deep, width, groups, group, group_n, up, INT4, FP8, ZEROS, WIDEN)  # fmt: skip  # noqa: E501

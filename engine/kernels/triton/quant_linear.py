@@ -43,10 +43,11 @@ def refuses(weight: QuantWeight, device: torch.device | None = None) -> str | No
     return None
 
 
-def stored(weight: QuantWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """data, scales and zeros as kernels take them: fp8 as bytes, and some tensor where there are no zeros."""
+def stored(weight: QuantWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """data, scales, zeros and order as kernels take them: fp8 as bytes, and some tensor where there is none."""
     data = weight.data.view(torch.uint8) if weight.kind == "fp8" else weight.data
-    return data, weight.scales, weight.scales if weight.zeros is None else weight.zeros
+    zeros = weight.scales if weight.zeros is None else weight.zeros
+    return data, weight.scales, zeros, weight.scales if weight.order is None else weight.order
 
 
 def quant_linear(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -75,6 +76,7 @@ def quant_linear(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None
             INT4=weight.kind == "int4",
             FP8=weight.kind == "fp8",
             ZEROS=weight.zeros is not None,
+            ORDERED=weight.order is not None,
             BIAS=bias is not None,
             BLOCK_M=block_m,
             BLOCK_K=step,
@@ -84,6 +86,14 @@ def quant_linear(x: torch.Tensor, weight: QuantWeight, bias: torch.Tensor | None
 
     run(tune_table().pick(f"linear_{weight.kind}", (row_bucket(rows), n, k, step), _CONFIGS, run))
     return out
+
+
+@triton.jit
+def load_inputs(x_rows, real, order_ptr, column, deep, ORDERED: tl.constexpr):
+    """What meets the weight's columns ``column``: x at these places, or where their order says."""
+    if ORDERED:
+        column = tl.load(order_ptr + column, mask=deep, other=0)
+    return tl.load(x_rows + column[None, :], mask=real[:, None] & deep[None, :], other=0.0)
 
 
 @triton.jit
@@ -114,6 +124,7 @@ def _quant_linear_kernel(
     data_ptr,
     scale_ptr,
     zero_ptr,
+    order_ptr,
     bias_ptr,
     out_ptr,
     rows,
@@ -126,6 +137,7 @@ def _quant_linear_kernel(
     INT4: tl.constexpr,
     FP8: tl.constexpr,
     ZEROS: tl.constexpr,
+    ORDERED: tl.constexpr,
     BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -143,11 +155,10 @@ def _quant_linear_kernel(
         depth = start + tl.arange(0, BLOCK_K)
         deep = depth < width
         group = (2 * start if INT4 else start) // group_k
-        seen = real[:, None] & deep[None, :]
-        x = tl.load(x_rows + (start + depth if INT4 else depth)[None, :], mask=seen, other=0.0)
+        x = load_inputs(x_rows, real, order_ptr, start + depth if INT4 else depth, deep, ORDERED)
         second = x
         if INT4:
-            second = tl.load(x_rows + (start + BLOCK_K + depth)[None, :], mask=seen, other=0.0)
+            second = load_inputs(x_rows, real, order_ptr, start + BLOCK_K + depth, deep, ORDERED)
         acc = packed_dot(x, second, data_ptr, scale_ptr, zero_ptr, line, inside, depth, deep, width, groups, group, group_n, acc, INT4, FP8, ZEROS, WIDEN)  # fmt: skip  # noqa: E501
     if BIAS:
         acc += tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)[None, :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def awq(name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
 def gptq(name: str, weight: torch.Tensor, *, v2: bool = False, shuffled: bool = False):
     groups = np.arange(weight.shape[1]) // GROUP
     if shuffled:
-        groups = np.random.default_rng(len(name)).permutation(groups)
+        source = f"{name.rsplit('.', 1)[0]} {len(groups)}"  # linears of the same input share its order
+        groups = np.random.default_rng(zlib.crc32(source.encode())).permutation(groups)
     q, zeros, scales, meaning = four_bits(weight, groups)
     tensors = {
         f"{name}.qweight": pack_words(q).T.contiguous(),

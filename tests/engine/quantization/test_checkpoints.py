@@ -13,7 +13,7 @@ from engine.quantization.awq import read_awq
 from engine.quantization.base import Shard
 from engine.quantization.fp8 import read_fp8
 from engine.quantization.gptq import read_gptq
-from engine.quantization.packed import PackedLinearMethod
+from engine.quantization.packed import PackedLinear, PackedLinearMethod
 from engine.weights.checkpoint import open_checkpoint
 from engine.weights.errors import WeightsError
 from engine.weights.torch_loader import WeightLoader
@@ -82,7 +82,7 @@ def test_ranks_read_their_own_part(form, tmp_path):
             assert (values - expected).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("form", [form for form in FORMATS if form != "gptq-act-order"])
+@pytest.mark.parametrize("form", FORMATS)
 def test_the_packed_form_is_what_the_kernel_multiplies(form, tmp_path):
     plain = quantize(save(make_model("qwen3", num_hidden_layers=1), tmp_path), form)
     weights = loader(tmp_path)
@@ -96,18 +96,36 @@ def test_the_packed_form_is_what_the_kernel_multiplies(form, tmp_path):
     assert (quant_linear(x, weight) - expected).abs().max() < 1e-4
 
 
-def test_merged_linears_join_their_packed_parts(tmp_path):
+@pytest.mark.parametrize("form", ["awq", "gptq-act-order", "fp8-block"])
+def test_merged_linears_join_their_packed_parts(form, tmp_path):
     """What a GPU loads, on the CPU: q, k and v as one packed matrix with its bias."""
-    plain = quantize(save(make_model("qwen2", num_hidden_layers=1), tmp_path), "awq")
+    plain = quantize(save(make_model("qwen2", num_hidden_layers=1), tmp_path), form)
     weights = loader(tmp_path)
     config = weights.config.quantization
+    read = READERS[config.method]
     names = [f"model.layers.0.self_attn.{part}_proj" for part in "qkv"]
-    method = PackedLinearMethod(config, read_awq)
+    method = PackedLinearMethod(config, read)
     bias = torch.cat([plain[f"{name}.bias"] for name in names])
-    op = method._packed(weights, [read_awq(weights, config, Shard(name)) for name in names], bias)
+    op = method._packed(weights, [read(weights, config, Shard(name)) for name in names], bias)
+    assert isinstance(op, PackedLinear)
     x = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
     expected = x @ torch.cat([plain[f"{name}.weight"] for name in names]).T + bias
     assert (op(x) - expected).abs().max() < 1e-4
+
+
+def test_parts_with_inputs_in_different_orders_are_made_plain(tmp_path):
+    """No model should have them in one merged linear; the result is right all the same."""
+    plain = quantize(save(make_model("qwen3", num_hidden_layers=1), tmp_path), "gptq-act-order")
+    weights = loader(tmp_path)
+    config = weights.config.quantization
+    method = PackedLinearMethod(config, read_gptq)
+    names = ["model.layers.0.self_attn.q_proj", "model.layers.0.mlp.up_proj"]
+    op = method._packed(weights, [read_gptq(weights, config, Shard(name)) for name in names], None)
+    assert not isinstance(op, PackedLinear)
+    assert method.pack(weights, [Shard(name) for name in names]) is None
+    assert method.pack(weights, [Shard(name) for name in names], 2).order.shape == (2, 64)
+    x = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+    assert (op(x) - x @ torch.cat([plain[f"{name}.weight"] for name in names]).T).abs().max() < 1e-4
 
 
 def test_a_rank_that_would_cut_a_group_is_refused(tmp_path):

@@ -66,8 +66,14 @@ def main() -> None:
     compile_kernel(sample._sample_kernel, {"MASKED": True, "BLOCK": 4096}, SAMPLE, num_warps=16)
     scales = {"scale_ptr": "*fp16", "zero_ptr": "*u8"}
     for kind, data in (("int8", "*i8"), ("int4", "*u8"), ("fp8", "*u8")):
-        flags = {"INT4": kind == "int4", "FP8": kind == "fp8", "ZEROS": kind == "int4", "BIAS": True}
-        pointers = {**scales, "data_ptr": data}
+        flags = {
+            "INT4": kind == "int4",
+            "FP8": kind == "fp8",
+            "ZEROS": kind == "int4",
+            "ORDERED": kind == "int4",
+            "BIAS": True,
+        }
+        pointers = {**scales, "data_ptr": data, "order_ptr": "*i32"}
         compile_kernel(quant_linear._quant_linear_kernel, {**blocks, **flags}, pointers)
         del flags["BIAS"]
         for gated in (True, False):

@@ -100,13 +100,16 @@ def test_rotary(seed):
         assert_near(got, expected, slack=max(1.0, TOLERANCE[dtype] / TOLERANCE[kept]))
 
 
-def quantized(rng: random.Random, kind: str, n: int, k: int, group: int) -> QuantWeight:
+def quantized(rng: random.Random, kind: str, n: int, k: int, group: int, runs: int = 1) -> QuantWeight:
+    """``runs``: with inputs in any order, each run of rows may have its own."""
     generator = torch.Generator().manual_seed(n * k)
     scales = ((0.5 + torch.rand((n, -(-k // group)), generator=generator)) / 100).to(rng.choice(DTYPES[::2])).to(DEVICE)
     if kind == "int4":
         data = pack_int4(torch.randint(0, 16, (n, k), generator=generator), group).to(DEVICE)
         zeros = torch.randint(0, 17, scales.shape, generator=generator).to(torch.uint8).to(DEVICE)
-        return QuantWeight(kind, data, scales * 8, 1, group, zeros if rng.random() < 0.7 else None)
+        order = torch.stack([torch.randperm(k, generator=generator) for _ in range(runs)]).int().to(DEVICE)
+        order = rng.choice([None, order])
+        return QuantWeight(kind, data, scales * 8, 1, group, zeros if rng.random() < 0.7 else None, order)
     if kind == "int8":
         values = torch.randint(-127, 128, (n, k), generator=generator).to(torch.int8)
     else:
@@ -148,7 +151,10 @@ def test_experts(seed, kind):
         first, second = (part.index_fill(0, torch.tensor(idle, device=DEVICE).long(), torch.nan) for part in parts)
         assert_near(grouped_mlp(x, first, second, route), grouped_mlp_ref(x, first, second, route), slack=2.0)
         return
-    weights = quantized(rng, kind, experts * 2 * n, k, group), quantized(rng, kind, experts * k, n, group)
+    weights = (
+        quantized(rng, kind, experts * 2 * n, k, group, experts),
+        quantized(rng, kind, experts * k, n, group, experts),
+    )
     expected = grouped_quant_mlp_ref(x, *weights, route)
     for weight in weights:
         for expert in idle:
