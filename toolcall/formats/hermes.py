@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toolcall.format import Format
 from toolcall.rescue import FUNCTION_TAGS, NAMED_CALLS
-from toolcall.syntax import Block, JsonCalls
+from toolcall.syntax import Block, JsonCalls, TaggedCalls
 
 _BLOCK = Block(
     opener="<tool_call>",
@@ -25,11 +25,34 @@ HERMES = Format(
     template_signs=("<tool_call>",),
 )
 
+_LONGCAT_TAGS = TaggedCalls(
+    call_open="",
+    name_end="\n",
+    name_stops=("<longcat_arg_key>", "</longcat_tool_call>", "{", "("),
+    param_open="<longcat_arg_key>",
+    key_end="</longcat_arg_key>",
+    value_open="<longcat_arg_value>",
+    value_close="</longcat_arg_value>",
+    trim_newlines=False,
+    call_close="</longcat_tool_call>",
+    next_open=("<longcat_tool_call>",),
+    object_body=True,
+    shared_close=True,
+)
+"""LongCat 2.0 writes a name and tags where its forerunner wrote JSON."""
+
 LONGCAT = replace(
     HERMES,
     name="longcat",
     aliases=(),
-    families="LongCat",
-    blocks=(replace(_BLOCK, opener="<longcat_tool_call>", closers=("</longcat_tool_call>",)),),
+    families="LongCat-Flash, LongCat 2.0",
+    blocks=(
+        replace(
+            _BLOCK,
+            opener="<longcat_tool_call>",
+            bodies=(*_BLOCK.bodies[:2], _LONGCAT_TAGS),
+            closers=("</longcat_tool_call>",),
+        ),
+    ),
     template_signs=("<longcat_tool_call>",),
 )

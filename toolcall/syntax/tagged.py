@@ -34,7 +34,8 @@ class TaggedCalls:
     missing. loose_close: a value may also end at another parameter or at the end of the call. close_by_key:
     value_close is followed by KEY and key_end. cdata: a value may stand in ``<![CDATA[ ]]>``.
     nested: (namespace) complex values are elements of their own, see ``nested_json``. object_body: the arguments
-    may also stand as one JSON object, or as Python's keyword arguments in parentheses.
+    may also stand as one JSON object, or as Python's keyword arguments in parentheses. shared_close: call_close closes
+    the block.
     """
 
     call_open: str
@@ -56,6 +57,7 @@ class TaggedCalls:
     nested: str = ""
     trim_newlines: bool = True
     object_body: bool = False
+    shared_close: bool = False
     foreign: bool = False
 
     @cached_property
@@ -137,6 +139,7 @@ class TaggedCalls:
                 break
             word = yield from at_marker(lx, self._members)
             if word == self.call_close:
+                lx.pos -= len(word) if self.shared_close else 0
                 break
             if word is None:
                 if self.object_body and char in "{(" and not seen:
