@@ -16,7 +16,7 @@ from engine.text.tokenizer import TextTokenizer
 from server import limits
 from server.errors import BadRequest
 
-_INLINE_CHARS = 8_000
+INLINE_CHARS = 8_000
 """Texts up to this length are encoded on the event loop, longer ones in a thread."""
 
 
@@ -71,7 +71,7 @@ async def encode(
     tokenizer: TextTokenizer, text: str, *, guard: str = "", add_special_tokens: bool = False
 ) -> list[int]:
     """Ids of a text, off the event loop where it is long."""
-    if len(text) <= _INLINE_CHARS:
+    if len(text) <= INLINE_CHARS:
         return tokenizer.encode(text, guard=guard, add_special_tokens=add_special_tokens)
     return await asyncio.to_thread(tokenizer.encode, text, guard=guard, add_special_tokens=add_special_tokens)
 
@@ -80,6 +80,22 @@ async def encode_prompt(tokenizer: TextTokenizer, prompt: Prompt, *, add_special
     if prompt.ids is not None:
         return list(prompt.ids)
     return await encode(tokenizer, prompt.text or "", add_special_tokens=add_special_tokens)
+
+
+async def encode_many(
+    tokenizer: TextTokenizer, prompts: Sequence[Prompt], *, add_special_tokens: bool = True
+) -> Sequence[Prompt]:
+    """The prompts, as ids where they are many and long together: one by one they would hold up the event loop."""
+    chars = sum(len(prompt.text) for prompt in prompts if prompt.text is not None)
+    if len(prompts) == 1 or chars <= INLINE_CHARS:
+        return prompts
+
+    def one(prompt: Prompt) -> Prompt:
+        if not prompt.text:
+            return prompt
+        return Prompt(ids=tuple(tokenizer.encode(prompt.text, guard="", add_special_tokens=add_special_tokens)))
+
+    return await asyncio.to_thread(lambda: tuple(map(one, prompts)))
 
 
 def too_long(info: ModelInfo, size: str, param: str) -> BadRequest:

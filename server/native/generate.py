@@ -25,8 +25,8 @@ from server.openai.sampling import check_cache_salt, check_priority, sampling_pa
 from server.openai.streaming import DONE, EventStream, sse
 from server.openai.types.common import SamplingFields
 from server.param_names import renamed
-from server.prompts import Prompt, encode_prompt, parse_prompts
-from server.responses import json_response, unless_disconnected
+from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts
+from server.responses import MANY_LOGPROBS, json_response, off_loop, unless_disconnected
 from server.running import RequestAborted
 from server.services import Services
 from server.structural_tag import parse_structural_tag
@@ -65,7 +65,8 @@ class GenerateHandler:
         services, context = self._services, context_of(request.scope)
         wanted = self._read(await services.read_json(request.scope, request.receive))
         grammars = {id(shape): await self._grammar(shape) for shape in wanted.shapes}
-        requests = self._requests(wanted, [grammars[id(shape)] for shape in wanted.shapes], context)
+        prompts = await encode_many(services.engine.tokenizer, wanted.prompts)
+        requests = self._requests(wanted, prompts, [grammars[id(shape)] for shape in wanted.shapes], context)
         style = await self._style(wanted, context)
         rids = [wanted.request.rid] if isinstance(wanted.request.rid, str) else wanted.request.rid or ()
         generation = TextGeneration(services, context, requests, (*rids, *wanted.names), wanted.param)
@@ -136,7 +137,11 @@ class GenerateHandler:
         return (await planner.constrain(plan)).spec
 
     def _requests(
-        self, wanted: _Wanted, grammars: Sequence[GrammarSpec | None], context: RequestContext
+        self,
+        wanted: _Wanted,
+        prompts: Sequence[Prompt],
+        grammars: Sequence[GrammarSpec | None],
+        context: RequestContext,
     ) -> list[GenerateReqInput]:
         request = wanted.request
         tenant = self._services.tenant(context, request.cache_salt)
@@ -151,7 +156,7 @@ class GenerateHandler:
                 priority=request.priority or 0,
                 prompt_logprobs=bool(request.return_logprob) and _start(request) >= 0,
             )
-            for prompt, sampling, grammar in zip(wanted.prompts, wanted.sampling, grammars, strict=True)
+            for prompt, sampling, grammar in zip(prompts, wanted.sampling, grammars, strict=True)
         ]
 
     async def _style(self, wanted: _Wanted, context: RequestContext) -> NativeStyle:
@@ -235,7 +240,7 @@ async def _stream(
     try:
         async with aclosing(generation.outputs()) as outputs:
             async for prompt, output in outputs:
-                index = answers.add(prompt, output)
+                index = await off_loop(len(output.prompt_logprobs) > MANY_LOGPROBS, answers.add, prompt, output)
                 if output.text or output.token_ids or output.finish_reason is not None:
                     yield sse(answers.body(index, numbered=style.listed))
     except RequestAborted as exc:
@@ -248,7 +253,7 @@ async def _fold(generation: TextGeneration, answers: NativeAnswers) -> Any:
     try:
         async with aclosing(generation.outputs()) as outputs:
             async for prompt, output in outputs:
-                answers.add(prompt, output)
+                await off_loop(len(output.prompt_logprobs) > MANY_LOGPROBS, answers.add, prompt, output)
     except RequestAborted as exc:
         answers.abort(exc.message)
     return answers.whole()

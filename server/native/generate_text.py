@@ -10,6 +10,7 @@ from typing import Any
 from engine.messages import GenerateOutput, TokenLogprob
 from engine.text.tokenizer import TextTokenizer
 from server.openai.logprobs import FLOOR
+from server.responses import JsonArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,7 @@ class NativeStyle:
 class _Answer:
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: Sequence[TokenLogprob] = ()
+    logprobs: dict[str, JsonArray] = field(default_factory=dict)
     finish: dict[str, Any] | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -59,8 +59,8 @@ class NativeAnswers:
         answer = self._answers[index]
         answer.text.append(output.text)
         answer.token_ids.extend(output.token_ids)
-        answer.logprobs.extend(output.logprobs)
-        answer.prompt_logprobs = output.prompt_logprobs or answer.prompt_logprobs
+        if self._style.logprobs:
+            self._add_logprobs(prompt, answer, output)
         answer.prompt_tokens = output.prompt_tokens or answer.prompt_tokens
         answer.cached_tokens = max(answer.cached_tokens, output.cached_tokens)
         answer.completion_tokens = output.completion_tokens or len(answer.token_ids)
@@ -97,24 +97,35 @@ class NativeAnswers:
         if answer.finish is not None:
             meta["e2e_latency"] = time.monotonic() - style.started
         if style.logprobs:
-            meta |= self._logprobs(index // style.n, answer)
+            meta |= {name: found.json() for name, found in answer.logprobs.items()}
         body: dict[str, Any] = {"text": "".join(answer.text), "output_ids": answer.token_ids, "meta_info": meta}
         return {"index": index, **body} if numbered else body
 
-    def _logprobs(self, prompt: int, answer: _Answer) -> dict[str, Any]:
+    def _add_logprobs(self, prompt: int, answer: _Answer, output: GenerateOutput) -> None:
+        """Every chunk holds all of them again, so each is written once and kept as it is."""
         style = self._style
-        meta: dict[str, Any] = {}
-        pairs = {"output": answer.logprobs, "input": answer.prompt_logprobs if style.logprob_start >= 0 else ()}
-        for name, found in pairs.items():
-            items = [style.item(one.token_id, one.logprob) for one in found]
-            tops: list[Any] = [[style.item(top.token_id, top.logprob) for top in one.top] for one in found]
-            if name == "input" and style.logprob_start >= 0:
-                items = [style.item(style.first_ids[prompt], None), *items][style.logprob_start :]
-                tops = [None, *tops][style.logprob_start :]
-            meta[f"{name}_token_logprobs"] = items
-            if style.top_logprobs:
-                meta[f"{name}_top_logprobs"] = tops
-        return meta
+        kinds = ("token", "top") if style.top_logprobs else ("token",)
+        if not answer.logprobs:
+            answer.logprobs = {f"{name}_{kind}_logprobs": JsonArray() for name in ("output", "input") for kind in kinds}
+            if style.logprob_start >= 0 and not output.prompt_logprobs:
+                self._extend(answer, "input", (), first=style.first_ids[prompt])
+        self._extend(answer, "output", output.logprobs)
+        if style.logprob_start >= 0 and output.prompt_logprobs:
+            answer.logprobs |= {f"input_{kind}_logprobs": JsonArray() for kind in kinds}
+            self._extend(answer, "input", output.prompt_logprobs, first=style.first_ids[prompt])
+
+    def _extend(self, answer: _Answer, name: str, found: Sequence[TokenLogprob], *, first: int | None = None) -> None:
+        style = self._style
+        items = [style.item(one.token_id, one.logprob) for one in found]
+        tops: list[Any] = []
+        if style.top_logprobs:
+            tops = [[style.item(top.token_id, top.logprob) for top in one.top] for one in found]
+        if first is not None:
+            items = [style.item(first, None), *items][style.logprob_start :]
+            tops = [None, *tops][style.logprob_start :]
+        answer.logprobs[f"{name}_token_logprobs"].extend(items)
+        if style.top_logprobs:
+            answer.logprobs[f"{name}_top_logprobs"].extend(tops)
 
     def whole(self) -> Any:
         bodies = [self.body(index) for index in range(len(self._answers))]

@@ -11,6 +11,7 @@ import orjson
 from engine.messages import TokenLogprob
 from server.extension import extension
 from server.generation import ChoiceDelta, Usage
+from server.responses import JsonArray
 from toolcall.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 CallStyle = Literal["tool_calls", "function_call"]
@@ -148,7 +149,7 @@ class _Choice:
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: JsonArray = field(default_factory=JsonArray)
     token_ids: list[int] = field(default_factory=list)
     finish: str = "stop"
 
@@ -175,7 +176,7 @@ class ChatFold:
                 call = choice.calls[event.index]
                 call.whole, call.rescued = True, event.rescued
         if self._style.logprobs is not None:
-            choice.logprobs.extend(delta.output.logprobs)
+            choice.logprobs.extend(self._style.logprobs(delta.output.logprobs))
         if self._style.token_ids:
             choice.token_ids.extend(delta.output.token_ids)
         if delta.finish is not None:
@@ -205,7 +206,7 @@ class ChatFold:
         style = self._style
         logprobs = None
         if style.logprobs is not None:
-            logprobs = {"content": style.logprobs(choice.logprobs), "refusal": None}
+            logprobs = {"content": choice.logprobs.json(), "refusal": None}
         body: dict[str, Any] = {
             "index": index,
             "message": self._message(choice),

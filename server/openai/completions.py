@@ -25,8 +25,8 @@ from server.openai.sampling import check_common, sampling_params
 from server.openai.shape import output_shape
 from server.openai.streaming import DONE, EventStream
 from server.openai.types.completions import CompletionRequest
-from server.prompts import Prompt, encode_prompt, parse_prompts
-from server.responses import json_response, unless_disconnected
+from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts
+from server.responses import MANY_LOGPROBS, json_response, off_loop, unless_disconnected
 from server.services import Services
 from server.text_generation import TextGeneration
 from server.tools import Tools
@@ -59,18 +59,20 @@ class CompletionsHandler:
         constrained = await services.planner.constrain(ConstraintPlan(format=dialect, tools=Tools(), shape=shape))
         style = await self._style(wanted)
         context.response_id = style.id
+        special = wanted.request.add_special_tokens is not False
+        prompts = await encode_many(services.engine.tokenizer, wanted.prompts, add_special_tokens=special)
         requests = [
             GenerateReqInput(
                 text=prompt.text,
                 input_ids=prompt.ids,
                 sampling=wanted.sampling,
-                add_special_tokens=wanted.request.add_special_tokens is not False,
+                add_special_tokens=special,
                 grammar=constrained.spec,
                 tenant=services.tenant(context, wanted.request.cache_salt),
                 priority=wanted.request.priority or 0,
                 prompt_logprobs=bool(style.echoes) and style.logprobs,
             )
-            for prompt in wanted.prompts
+            for prompt in prompts
         ]
         generation = TextGeneration(services, context, requests)
         if wanted.request.stream:
@@ -154,14 +156,16 @@ async def _stream(
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(generation.outputs()) as outputs:
         async for prompt, output in outputs:
-            chunk = writer.write(prompt, output)
+            chunk = await off_loop(len(output.prompt_logprobs) > MANY_LOGPROBS, writer.write, prompt, output)
             if chunk:
                 yield chunk
     yield writer.usage(generation.usage) + DONE if include_usage else DONE
 
 
 async def _fold(generation: TextGeneration, fold: CompletionFold) -> dict[str, Any]:
+    logprobs = 0
     async with aclosing(generation.outputs()) as outputs:
         async for prompt, output in outputs:
             fold.add(prompt, output)
-    return fold.result(generation.usage)
+            logprobs += len(output.logprobs) + len(output.prompt_logprobs)
+    return await off_loop(logprobs > MANY_LOGPROBS, fold.result, generation.usage)

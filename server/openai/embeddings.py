@@ -22,8 +22,8 @@ from server.context import RequestContext, context_of
 from server.errors import BadRequest
 from server.openai.sampling import check_cache_salt, check_user
 from server.openai.types.embeddings import EmbeddingRequest
-from server.prompts import Prompt, encode, parse_prompts, too_long
-from server.responses import json_response, unless_disconnected
+from server.prompts import INLINE_CHARS, Prompt, parse_prompts, too_long
+from server.responses import json_response, off_loop, unless_disconnected
 from server.services import Services
 
 _INPUTS_AT_ONCE = 64
@@ -67,7 +67,8 @@ class EmbeddingsHandler:
     ) -> tuple[list[Sequence[float]], int]:
         """The vectors, and how many tokens went in."""
         services = self._services
-        batch = [await self._ids(prompt, place) for place, prompt in enumerate(prompts)]
+        large = sum(len(prompt.text or "") for prompt in prompts) > INLINE_CHARS
+        batch = await off_loop(large, lambda: [self._ids(prompt, place) for place, prompt in enumerate(prompts)])
         tokens = context.prompt_tokens = sum(map(len, batch))
         vectors: list[Sequence[float]] = []
         with services.engine.together() as engine:
@@ -77,13 +78,13 @@ class EmbeddingsHandler:
         services.metrics.prompt_tokens.inc(tokens)
         return vectors, tokens
 
-    async def _ids(self, prompt: Prompt, place: int) -> Sequence[int]:
+    def _ids(self, prompt: Prompt, place: int) -> Sequence[int]:
         services, param = self._services, f"input[{place}]"
         ids: Sequence[int] = prompt.ids or ()
         if prompt.text is not None:
             guard = Guard(pick_unused([prompt.text]), services.engine.tokenizer.special_tokens)
             text = guard.apply(prompt.text)
-            ids = await encode(services.engine.tokenizer, text, guard=guard.char, add_special_tokens=True)
+            ids = services.engine.tokenizer.encode(text, guard=guard.char, add_special_tokens=True)
         if not ids or prompt.text == "":
             raise BadRequest(f"Invalid value for '{param}': it is empty.", param=param)
         if len(ids) >= services.engine.model_info.context_length:
