@@ -54,12 +54,12 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
     start_after: str = ""
 
 
-class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
+class TopLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token_id: int
     logprob: float
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probability (natural log, finite) of one generated token, with the best alternatives, best first."""
 
     token_id: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import socket
@@ -96,6 +97,8 @@ async def serve(config: EngineConfig, args: ServerArgs, sock: socket.socket, opt
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         try:
             if await _first_of(server.listening.wait(), serving):
+                gc.collect()
+                gc.freeze()  # what is there now stays: no collection while serving walks through it
                 options.on_ready(banner(engine, args, dialect, sock))
             await _first_of(stop.wait(), serving)
         finally:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
+from engine.messages import TokenLogprob, TopLogprob
 from server.openai.completion_text import LogprobsWriter
 from server.prompts import INLINE_CHARS
 from server.responses import MANY_LOGPROBS, JsonArray
@@ -99,3 +102,12 @@ def test_an_array_that_grows_is_the_array() -> None:
     array.extend(())
     array.extend((["b"],))
     assert orjson.loads(orjson.dumps({"x": array.json()})) == {"x": [1, {"a": None}, ["b"]]}
+
+
+def test_logprobs_are_no_work_for_the_garbage_collector() -> None:
+    """There may be half a million of them in one answer; every collection would walk through all."""
+    decoded = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(TokenLogprob(1, -0.5, (TopLogprob(1, -0.5),))), type=TokenLogprob
+    )
+    assert not gc.is_tracked(decoded)
+    assert not gc.is_tracked(decoded.top[0])
