@@ -20,6 +20,8 @@ FUNCTION_TAGS = TaggedCalls(
     header_stops=("\n",),
     param_open="<parameter=",
     param_opens=("<parameter ", "< parameter=", "< parameter "),
+    value_closes=("</ parameter >", "</parameter >", "</ parameter>"),
+    call_closes=("</ function >", "</function >", "</ function>"),
     key_end=">",
     value_close="</parameter>",
     call_close="</function>",

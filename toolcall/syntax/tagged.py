@@ -28,7 +28,7 @@ class TaggedCalls:
 
     NAME and KEY may stand in quotes, behind ``name=``, and may be followed by attributes (``"f" index="1"``);
     ``string="true"`` and ``type="..."`` of a key override the schema. call_open: "" where the name follows the block's
-    opener directly. call_opens, param_opens: other spellings. self_close: ends the header of a call without arguments.
+    opener directly. call_opens, param_opens, call_closes, value_closes: other spellings. self_close: ends the header of a call without arguments.
     name_stops: markers that end the name and are not consumed. header_stops: the same for a header whose end is
     missing. next_open: markers that begin another call or end the block, and so end a call whose call_close is
     missing. loose_close: a value may also end at another parameter or at the end of the call. close_by_key:
@@ -46,6 +46,8 @@ class TaggedCalls:
     call_close: str
     call_opens: tuple[str, ...] = ()
     param_opens: tuple[str, ...] = ()
+    call_closes: tuple[str, ...] = ()
+    value_closes: tuple[str, ...] = ()
     value_open: str = ""
     self_close: str = ""
     name_stops: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ class TaggedCalls:
 
     @cached_property
     def _members(self) -> Markers:
-        return Markers((self.call_close, self.param_open, *self.param_opens))
+        return Markers((self.call_close, *self.call_closes, self.param_open, *self.param_opens))
 
     @cached_property
     def _key_ends(self) -> Markers:
@@ -91,17 +93,17 @@ class TaggedCalls:
 
     @cached_property
     def _followers(self) -> tuple[str, ...]:
-        return (self.param_open, self.call_close, *self.next_open)
+        return (self.param_open, self.call_close, *self.call_closes, *self.next_open)
 
     @cached_property
     def _closing(self) -> tuple[str, ...]:
         """What may stand between the end of the last value and the end of the block."""
-        return (self.call_close, *(w for w in self.next_open if w.startswith("</")))
+        return (self.call_close, *self.call_closes, *(w for w in self.next_open if w.startswith("</")))
 
     @cached_property
     def _ends(self) -> tuple[Markers, Markers]:
         """Where a value ends: without and with a layout newline on either side."""
-        return _ends_for(self.value_close, (*self._loose, self._reopens))
+        return _ends_for((self.value_close, *self.value_closes), (*self._loose, self._reopens))
 
     @cached_property
     def _reopens(self) -> str:
@@ -111,7 +113,7 @@ class TaggedCalls:
 
     @cached_property
     def _value_close(self) -> Markers:
-        return Markers((self.value_close,))
+        return Markers((self.value_close, *self.value_closes))
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ class TaggedCalls:
                     raise NoCall
                 break
             word = yield from at_marker(lx, self._members)
-            if word == self.call_close:
+            if word == self.call_close or word in self.call_closes:
                 lx.pos -= len(word) if self.shared_close else 0
                 break
             if word is None:
@@ -232,13 +234,13 @@ class TaggedCalls:
         return not (yield from at_words(lx, (self.param_open, self.call_close)))
 
     def _read_value(self, lx: Lexer, put: Put, value: _Value) -> Read[None]:
-        close, ends = self.value_close, self._ends
+        closes, ends = (self.value_close, *self.value_closes), self._ends
         if self.close_by_key:
-            close += value.seen[-1] + self.key_end
-            ends = _ends_for(close, self._loose)
+            closes = (self.value_close + value.seen[-1] + self.key_end,)
+            ends = _ends_for(closes, self._loose)
         if self.cdata and (yield from at_marker(lx, _CDATA)) is not None:
-            close = "]]>" + close
-            ends = _ends_for(close, ())
+            closes = tuple("]]>" + close for close in closes)
+            ends = _ends_for(closes, ())
         led = self.trim_newlines and (yield from peek(lx)) == "\n"
         if led:
             lx.pos += 1
@@ -254,7 +256,7 @@ class TaggedCalls:
                 raise NoCall
             if word == self._reopens:
                 opened = True
-            elif word.endswith(close):
+            elif word.endswith(closes):
                 if (yield from self._closes_here(lx, len(word), quoted, twice=not opened)):
                     lx.pos += len(word)
                     break
@@ -345,6 +347,6 @@ _CONTROL = "".join(map(chr, range(0x20)))
 _CDATA = Markers(("<![CDATA[",))
 
 
-def _ends_for(close: str, loose: tuple[str, ...]) -> tuple[Markers, Markers]:
+def _ends_for(closes: tuple[str, ...], loose: tuple[str, ...]) -> tuple[Markers, Markers]:
     stop = '"\\' + _CONTROL
-    return Markers((close, *loose), stop), Markers((close, *loose, "\n" + close), stop)
+    return Markers((*closes, *loose), stop), Markers((*closes, *loose, *("\n" + close for close in closes)), stop)
