@@ -98,7 +98,8 @@ def test_the_end_of_a_process_waits_for_its_last_line() -> None:
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_closed_standard_streams_are_opened(closed: str) -> None:
     program = (
-        "import os\nfrom engine.logs import open_standard_streams\nopen_standard_streams()\n"
+        "import os, sys\nfrom engine.logs import open_standard_streams\nopen_standard_streams()\n"
+        "print(sys.stdout.isatty(), sys.stderr.isatty(), flush=True)\nprint(1, file=sys.stderr, flush=True)\n"
         "ends = os.pipe()\nos._exit(0 if min(ends) > 2 and [os.fstat(n) for n in range(3)] else 1)\n"
     )
     command = ["bash", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, program]
