@@ -52,6 +52,14 @@ class NativeAnswers:
     def __init__(self, style: NativeStyle) -> None:
         self._style = style
         self._answers = [_Answer() for _ in range(len(style.names) * style.n)]
+        self._kinds = ("token", "top") if style.top_logprobs else ("token",)
+        for index, answer in enumerate(self._answers if style.logprobs else ()):
+            answer.logprobs = self._arrays("output") | self._arrays("input")
+            if style.logprob_start >= 0:
+                self._extend(answer, "input", (), first=style.first_ids[index // style.n])
+
+    def _arrays(self, name: str) -> dict[str, JsonArray]:
+        return {f"{name}_{kind}_logprobs": JsonArray() for kind in self._kinds}
 
     def add(self, prompt: int, output: GenerateOutput) -> int:
         """Takes in one output; returns the number of its choice."""
@@ -103,16 +111,10 @@ class NativeAnswers:
 
     def _add_logprobs(self, prompt: int, answer: _Answer, output: GenerateOutput) -> None:
         """Every chunk holds all of them again, so each is written once and kept as it is."""
-        style = self._style
-        kinds = ("token", "top") if style.top_logprobs else ("token",)
-        if not answer.logprobs:
-            answer.logprobs = {f"{name}_{kind}_logprobs": JsonArray() for name in ("output", "input") for kind in kinds}
-            if style.logprob_start >= 0 and not output.prompt_logprobs:
-                self._extend(answer, "input", (), first=style.first_ids[prompt])
         self._extend(answer, "output", output.logprobs)
-        if style.logprob_start >= 0 and output.prompt_logprobs:
-            answer.logprobs |= {f"input_{kind}_logprobs": JsonArray() for kind in kinds}
-            self._extend(answer, "input", output.prompt_logprobs, first=style.first_ids[prompt])
+        if self._style.logprob_start >= 0 and output.prompt_logprobs:
+            answer.logprobs |= self._arrays("input")
+            self._extend(answer, "input", output.prompt_logprobs, first=self._style.first_ids[prompt])
 
     def _extend(self, answer: _Answer, name: str, found: Sequence[TokenLogprob], *, first: int | None = None) -> None:
         style = self._style

@@ -369,3 +369,20 @@ async def test_an_engine_failure_in_a_native_stream_is_an_error_event(make_gatew
     async with make_gateway(reply) as gateway:
         *_, error, done = events((await post(gateway, "/generate", {"text": "p", "stream": True})).text)
         assert (error["error"]["message"], done) == ("Gone.", "[DONE]")
+
+
+async def test_an_answer_aborted_before_its_first_token_has_its_logprob_fields(
+    make_gateway: Callable[..., Any],
+) -> None:
+    async with make_gateway(Reply("Hello", chunk=1, hang_after=0)) as gateway:
+        body = {"text": "ab", "rid": "r1", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+        task = asyncio.create_task(gateway.client.post("/generate", json=body))
+        for _ in range(1000):
+            if gateway.engine.running:
+                break
+            await asyncio.sleep(0.01)
+        await gateway.client.post("/abort_request", json={"rid": "r1"})
+        meta = (await task).json()["meta_info"]
+    assert meta["finish_reason"]["type"] == "abort"
+    assert (meta["output_token_logprobs"], meta["output_top_logprobs"]) == ([], [])
+    assert meta["input_token_logprobs"][0] == [None, ord("a"), None]
