@@ -18,7 +18,7 @@ from engine.grammar.interface import GrammarError
 from engine.grammar.source import check_regex
 from engine.messages import GrammarSpec
 from toolcall.constraint_arguments import close_objects
-from toolcall.constraints import ConstraintRequest, build_constraint
+from toolcall.constraints import ConstraintRequest, build_constraint, call_gap
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,11 @@ class Constrainer:
         for index, tool in enumerate(request.tools):
             param = f"tools[{index}].function.parameters"
             relaxed, free, note = await self._judge(tool.schema(), param, strict=tool.strict)
+            if not free and (gap := call_gap(request.format, tool.schema())) is not None:
+                message = "This model's format of calls cannot be held to it."
+                if tool.strict:
+                    raise UnusableSchema(param, gap, message)
+                relaxed, note = True, [*note, f"{param}{gap} is not enforced: {message}"]
             notes += note
             if sum(map(exhausts, notes)) > MAX_EXHAUSTING:
                 raise UnusableSchema(param, "", "Together with the tools before it, this takes too long to compile.")

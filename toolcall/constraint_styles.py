@@ -19,7 +19,8 @@ class TaggedArguments:
     parameter: template with {key} and {value}, for a raw string value; {string} becomes true/false and {type}
     the JSON type, where the format says so in an attribute. between: text between two parameters. quoted:
     strings are JSON strings rather than raw text (pythonic). quote: a pair of marks around raw strings. ends:
-    further texts that a raw value must not hold, since parsers take them for its end.
+    further texts that a raw value must not hold, since parsers take them for its end. unpacking: text in front
+    of one JSON object of all arguments, for keys that are no identifiers and what is asked of the object as a whole.
     """
 
     parameter: str
@@ -27,6 +28,17 @@ class TaggedArguments:
     quoted: bool = False
     quote: str = ""
     ends: tuple[str, ...] = ()
+    unpacking: str = ""
+
+    @property
+    def says_type(self) -> bool:
+        """Whether a value shows if it is a string."""
+        return bool(self.quoted or self.quote) or "{string}" in self.parameter or "{type}" in self.parameter
+
+    @property
+    def after_key(self) -> str:
+        """What ends a key, which it cannot hold itself."""
+        return self.parameter.split("{key}", 1)[1]
 
     @property
     def forbidden(self) -> tuple[str, ...]:
@@ -64,7 +76,7 @@ _JSON_PARAMETERS = '{"name": "{name}", "parameters": {args}}'
 _XML = TaggedArguments("<parameter={key}>\n{value}\n</parameter>\n", ends=("</function>",))
 _GLM_LINES = TaggedArguments("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n")
 _GLM = TaggedArguments("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>")
-_PYTHON = TaggedArguments("{key}={value}", between=", ", quoted=True)
+_PYTHON = TaggedArguments("{key}={value}", between=", ", quoted=True, unpacking="**")
 
 
 def _hermes(opening: str, closing: str, *, strays: bool = False) -> CallStyle:

@@ -14,8 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.messages import GrammarSpec
-from toolcall.constraint_arguments import Rules, close_objects, json_rule, lark_json, lark_regex, lark_text, tagged_rule
+from toolcall.constraint_arguments import (
+    Rules,
+    close_objects,
+    json_rule,
+    lark_json,
+    lark_regex,
+    lark_text,
+)
 from toolcall.constraint_styles import FALLBACK, STRAY, STYLES, CallStyle
+from toolcall.constraint_tagged import tagged_gap, tagged_rule
 
 Schema = Mapping[str, Any]
 Policy = Literal["on", "strict-only", "off"]
@@ -42,7 +50,7 @@ class ConstrainedTool:
         """The schema that the grammar enforces; a subset of what the client's allows."""
         if self.free:
             return {"type": "object"}
-        return close_objects(self.parameters) if self.parameters else NO_PARAMETERS
+        return {**close_objects(self.parameters), "type": "object"} if self.parameters else NO_PARAMETERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,12 @@ def build_constraint(request: ConstraintRequest) -> GrammarSpec | None:
     if request.choice == "auto" and request.document is None:
         return _triggered(request, style, tools)
     return _forced(request, style, tools)
+
+
+def call_gap(format_name: str, schema: Schema) -> str | None:
+    """The pointer of what a format's calls cannot be held to, though a JSON object could; None: all is enforced."""
+    arguments = STYLES.get(format_name, FALLBACK).arguments
+    return tagged_gap(arguments, schema) if arguments is not None else None
 
 
 def after_reasoning(grammar: str, reasoning: Reasoning, markers: tuple[str, str]) -> GrammarSpec:

@@ -216,8 +216,15 @@ class Tool:
     def _kinds(self) -> Mapping[str, ParamType]:
         return {k: ParamType(kinds_of(v, self._root)) for k, v in self._schemas.items()}
 
+    @cached_property
+    def _other_kind(self) -> ParamType:
+        schema = resolve(self._root, self._root)
+        others = schema.get("additionalProperties") if isinstance(schema, Mapping) else None
+        return ParamType(kinds_of(others, self._root))
+
     def type_of(self, key: str) -> ParamType:
-        return self._kinds.get(key, ParamType())
+        """The type of a parameter; of one that is not listed, what ``additionalProperties`` says."""
+        return self._kinds.get(key, self._other_kind)
 
     def schema_of(self, key: str) -> SchemaNode:
         return SchemaNode(self._schemas.get(key), self._root)

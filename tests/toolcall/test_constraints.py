@@ -15,7 +15,7 @@ from engine.grammar.interface import GrammarError
 from tests.engine.grammar.vocabulary import EOS, TOKENS, VOCAB_SIZE, backend, decode, encode
 from toolcall.constraint_arguments import close_objects
 from toolcall.constraint_styles import STYLES
-from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint, call_gap
 from toolcall.registry import get_reasoning
 
 WORDS = (VOCAB_SIZE + 31) // 32
@@ -214,12 +214,69 @@ def test_the_policy_decides_what_auto_enforces(policy, strict, constrained):
     assert forced is not None
 
 
+def one(schema, properties=None, **more):
+    return {"type": "object", "properties": {"p": schema, **(properties or {})}, "required": ["p"], **more}
+
+
+ARGUMENTS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+WHOLE = ("qwen3_coder", "glm45", "gemma4")
+"""Formats that write parameters one by one and nothing else."""
+HARD = {
+    "root $ref": ({"$ref": "#/$defs/args", "$defs": {"args": ARGUMENTS}}, ()),
+    "root allOf": ({"allOf": [ARGUMENTS]}, WHOLE),
+    "no type": ({"properties": {"n": {"minimum": 5}}, "required": ["n"]}, ()),
+    "not listed": ({"properties": {"n": {"type": "integer"}}, "required": ["n", "m"]}, ()),
+    "others": ({"type": "object", "additionalProperties": {"type": "integer"}}, ()),
+    "at least one": ({**ARGUMENTS, "required": [], "minProperties": 1}, WHOLE),
+    "enum or null": (one({"anyOf": [{"type": "string", "enum": ["aa", "bb"]}, {"type": "null"}]}), ()),
+    "pattern or integer": (one({"oneOf": [{"type": "string", "pattern": "^[a-z]{3}$"}, {"type": "integer"}]}), ()),
+    "two types": (one({"type": ["string", "integer"], "minLength": 3, "maxLength": 6}), ()),
+    "string allOf": (one({"type": "string", "allOf": [{"minLength": 4}]}), WHOLE),
+    "reference to a property": (one({"$ref": "#/properties/q"}, properties={"q": {"minimum": 3}}), ()),
+    "reference beside a bound": (
+        one({"$ref": "#/$defs/s", "maxLength": 3}, **{"$defs": {"s": {"type": "string", "minLength": 2}}}),
+        (),
+    ),
+    "recursion": (one({"type": "array", "items": {"$ref": "#"}, "maxItems": 2}), ()),
+    "pattern and length": (one({"type": "string", "pattern": "^[a-z]*$", "minLength": 2, "maxLength": 3}), ()),
+    "escaped anchor": (one({"type": "string", "pattern": r"^[a-z]\$"}), ()),
+    "anchor inside": (one({"type": "string", "pattern": "^(a|b$)$"}), WHOLE),
+    "odd literals": (one({"enum": ['a"b', "c\nd", "</parameter>", " e ", "", "\\n", "it's", "null", "5"]}), ()),
+    "odd keys": ({"properties": {"a key": {"type": "string"}, "x-y": {}, "{value}": {}, "class": {}}}, ()),
+    "a mark in a key": (one({}, properties={"a<b": {}}), WHOLE),
+}
+
+
+@pytest.mark.parametrize("name", ["hermes", "pythonic", *WHOLE])
+@pytest.mark.parametrize("case", HARD)
+def test_a_schema_is_enforced_or_its_gap_is_known(engine, name, case):
+    schema, gaps = HARD[case]
+    tool = ConstrainedTool("f", schema)
+    assert (call_gap(name, tool.schema()) is not None) == (name in gaps)
+    if name in gaps:
+        return
+    spec = build_constraint(ConstraintRequest(format=name, tools=[tool], choice="required", parallel=False))
+    style = STYLES[name].arguments
+    end = (style.quote + style.parameter.split("{value}")[1]).encode() if style else b""
+    finished = 0
+    for seed in range(WALKS):
+        text, whole = write(engine, spec, seed, end, limit=600)
+        if not whole:
+            continue
+        finished += 1
+        (call,) = toolcall.parse(text, [{"name": "f", "parameters": schema}], format=name).tool_calls
+        jsonschema.validate(json.loads(call.arguments), schema)
+    assert finished
+
+
 def test_close_objects_only_narrows():
     closed = close_objects(WEATHER)
     assert closed["additionalProperties"] is False
     assert closed["$defs"]["place"]["additionalProperties"] is False
     free = {"type": "object", "additionalProperties": {"type": "string"}}
     assert close_objects(free) == free
+    unlisted = {"properties": {"a": {}}, "required": ["a", "b"]}
+    assert close_objects(unlisted) == unlisted
     composed = {"allOf": [{"properties": {"a": {}}}], "properties": {"b": {}}}
     assert close_objects(composed) == composed
 

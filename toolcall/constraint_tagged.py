@@ -1,0 +1,306 @@
+"""Lark rules for the arguments of a call as one element per parameter, and what those cannot enforce."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolcall.constraint_arguments import Rules, Schema, json_rule, lark_literal, lark_regex
+from toolcall.constraint_styles import TaggedArguments
+
+_WHOLE_OBJECT = frozenset(
+    ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "patternProperties", "propertyNames", "minProperties",
+     "maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "const", "enum")
+)  # fmt: skip
+_RAW_GAPS = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "$ref"))
+_RAW_KEYWORDS = _RAW_GAPS | {"pattern", "minLength", "maxLength"}
+_IMPLIED = {
+    "properties": "object", "additionalProperties": "object", "required": "object", "items": "array",
+    "minItems": "array", "minimum": "number", "maximum": "number", "multipleOf": "number", "pattern": "string",
+    "minLength": "string", "maxLength": "string",
+}  # fmt: skip
+_ROOT = "whole-schema"
+
+
+def tagged_rule(rules: Rules, style: TaggedArguments, schema: Schema, *, lenient: bool = False) -> str:
+    """A rule for one element per parameter, in the schema's order, required ones mandatory; "" for none."""
+    whole, schema = schema, _resolve(schema)
+    properties = _properties(schema)
+    if style.unpacking and (_object_gap(schema, properties) or not all(map(str.isidentifier, properties))):
+        return f"{lark_literal(style.unpacking)} {json_rule(rules, whole, flexible=False, lenient=lenient)}"
+    if not properties:
+        others = schema.get("additionalProperties", True)
+        return _free_parameters(rules, style, others, schema, lenient) if others is not False else ""
+    required = frozenset(schema.get("required") or ())
+    elements = [_parameter(rules, style, name, _within(sub, schema), lenient) for name, sub in properties.items()]
+    return _sequence(rules, elements, [name in required for name in properties], style.between)
+
+
+def tagged_gap(style: TaggedArguments, schema: Schema) -> str | None:
+    """The pointer of a keyword or key that parameters written one by one cannot obey, though JSON could; None where
+    there is none."""
+    if style.unpacking:
+        return None
+    schema = _resolve(schema)
+    properties = _properties(schema)
+    if (gap := _object_gap(schema, properties)) is not None:
+        return f"/{gap}"
+    for name, sub in properties.items():
+        place = f"/properties/{name.replace('~', '~0').replace('/', '~1')}"
+        if not name or name != name.strip() or any(mark in name for mark in ("<", "\n", style.after_key[:1])):
+            return place
+        for branch in () if style.quoted else _branches(_within(sub, schema)):
+            if (gap := _raw_gap(branch)) is not None:
+                return f"{place}/{gap}"
+    return None
+
+
+def _object_gap(schema: Schema, properties: Schema) -> str | None:
+    """A keyword about the object as a whole that its parameters, one by one, know nothing of."""
+    most = len(properties) or math.inf
+    obeyed = {"minProperties": len(schema.get("required") or ()) >= schema.get("minProperties", 0)}
+    obeyed["maxProperties"] = schema.get("maxProperties", math.inf) >= most
+    return next((key for key in schema if key in _WHOLE_OBJECT and not obeyed.get(key)), None)
+
+
+def _raw_gap(schema: Schema) -> str | None:
+    if not _is_raw(_types(schema)):
+        return None
+    found = next((key for key in schema if key in _RAW_GAPS), None)
+    return found or ("pattern" if _inner_anchor(schema.get("pattern")) else None)
+
+
+def _inner_anchor(pattern: Any) -> bool:
+    """Whether an anchor stands elsewhere than at the ends: a raw value's pattern is matched as a whole."""
+    if not isinstance(pattern, str):
+        return False
+    return (
+        re.search(r"[$^]", re.sub(r"\\.|\[\^?\]?[^\]]*\]", "x", _whole_pattern(pattern)[1], flags=re.DOTALL))
+        is not None
+    )
+
+
+def _properties(schema: Schema) -> dict[str, Any]:
+    """The properties listed, and those that are required without being listed."""
+    listed = schema.get("properties")
+    properties = dict(listed) if isinstance(listed, Mapping) else {}
+    for name in schema.get("required") or ():
+        properties.setdefault(name, schema.get("additionalProperties", True))
+    return properties
+
+
+def _free_parameters(rules: Rules, style: TaggedArguments, value: Any, root: Schema, lenient: bool) -> str:
+    """Any number of parameters of any name, for a schema that lists none and forbids none."""
+    rules.terminal("FREE_KEY", r"/[A-Za-z_][A-Za-z0-9_]{0,63}/")
+    schema = {"type": "string"} if not isinstance(value, Mapping) or not value else _within(value, root)
+    element = _parameter(rules, style, None, schema, lenient)
+    between = lark_literal(style.between) + " " if style.between else ""
+    return f"({element} ({between}{element})*)?"
+
+
+def _sequence(rules: Rules, elements: Sequence[str], required: Sequence[bool], between: str) -> str:
+    """Elements in order, optional ones left out freely, ``between`` only between two that are there."""
+    if not between:
+        return " ".join(element if must else f"{element}?" for element, must in zip(elements, required, strict=True))
+    rest = first = ""
+    for element, must in reversed(list(zip(elements, required, strict=True))):
+        follow = f"{element} {rest}".strip()
+        first = rules.add("first", follow if must else f"{follow} | {first}" if first else f"({follow})?")
+        joined = f"{lark_literal(between)} {follow}"
+        rest = rules.add("rest", joined if must else f"{joined} | {rest}" if rest else f"({joined})?")
+    return first
+
+
+def _within(schema: Any, root: Schema) -> Schema:
+    """A part of ``root`` on its own: its references lead where they led."""
+    if not isinstance(schema, Mapping):
+        return {}
+    definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    if _ROOT in root.get("$defs", {}):
+        return {**definitions, **schema}
+    if any(_leads_elsewhere(part) for part in (schema, definitions)):
+        definitions = {key: _rebased(value) for key, value in definitions.items()}
+        definitions["$defs"] = {**definitions.get("$defs", {}), _ROOT: _rebased(root)}
+        schema = _rebased(schema)
+    return {**definitions, **schema}
+
+
+def _leads_elsewhere(node: Any) -> bool:
+    """Whether a local reference leads to another place than a definition."""
+    if isinstance(node, list):
+        return any(map(_leads_elsewhere, node))
+    if not isinstance(node, Mapping):
+        return False
+    return _is_elsewhere(node.get("$ref")) or any(map(_leads_elsewhere, node.values()))
+
+
+def _is_elsewhere(reference: Any) -> bool:
+    return (
+        isinstance(reference, str)
+        and reference.startswith("#")
+        and not reference.startswith(("#/$defs/", "#/definitions/"))
+    )
+
+
+def _rebased(node: Any) -> Any:
+    """References into the whole schema lead into the copy of it among the definitions."""
+    if isinstance(node, list):
+        return [_rebased(item) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    return {
+        key: f"#/$defs/{_ROOT}{value[1:]}" if key == "$ref" and _is_elsewhere(value) else _rebased(value)
+        for key, value in node.items()
+    }
+
+
+def _resolve(schema: Schema) -> Schema:
+    """Follow a local $ref once or more; what stands beside it stays. Cycles end the walk."""
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    for _ in range(16):
+        reference = schema.get("$ref")
+        target = _target(schema, reference) if isinstance(reference, str) else None
+        if target is None:
+            break
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = {**target, **beside, **definitions}
+    return schema
+
+
+def _target(schema: Schema, reference: str) -> Schema | None:
+    node: Any = schema
+    for part in reference.removeprefix("#").split("/")[1:]:
+        node = node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
+    return node if isinstance(node, Mapping) and node is not schema else None
+
+
+def _branches(schema: Schema, depth: int = 0) -> list[Schema]:
+    """The alternatives that a value has; one that is any string takes in all others, whose texts it is read as."""
+    schema = _resolve(schema)
+    key = next((key for key in ("anyOf", "oneOf") if schema.get(key)), None)
+    if key is None or depth > 8 or _literals(schema):
+        return _by_type(schema)
+    beside = {name: value for name, value in schema.items() if name != key}
+    found = []
+    for branch in schema[key]:
+        if isinstance(branch, Mapping):
+            found += _branches({**beside, **_resolve({**_definitions(schema), **branch})}, depth + 1)
+    free = [branch for branch in found if _is_free_string(branch)]
+    return free[:1] or found or [schema]
+
+
+def _by_type(schema: Schema) -> list[Schema]:
+    """A string and something else: two alternatives, if not every string is allowed."""
+    types = schema.get("type")
+    if not isinstance(types, list) or "string" not in types or len(types) < 2 or _literals(schema):
+        return [schema]
+    string = {**schema, "type": "string"}
+    return [string] if _is_free_string(string) else [string, {**schema, "type": [t for t in types if t != "string"]}]
+
+
+def _definitions(schema: Schema) -> dict[str, Any]:
+    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+
+
+def _is_raw(types: set[str]) -> bool:
+    return not types or "string" in types
+
+
+def _is_free_string(schema: Schema) -> bool:
+    return _is_raw(_types(schema)) and not _literals(schema) and not _RAW_KEYWORDS & schema.keys()
+
+
+def _types(schema: Schema) -> set[str]:
+    """JSON types that a schema allows, as far as it says; empty where it says nothing."""
+    schema = _resolve(schema)
+    types = schema.get("type")
+    found = {types} if isinstance(types, str) else set(types or ())
+    if not found:
+        found = {name for key, name in _IMPLIED.items() if key in schema}
+    for value in _literals(schema):
+        found.add("string" if isinstance(value, str) else "other")
+    for key in ("anyOf", "oneOf", "allOf"):
+        for branch in schema.get(key) or ():
+            if isinstance(branch, Mapping):
+                found |= _types({**_definitions(schema), **branch})
+    return found
+
+
+def _literals(schema: Schema) -> list[Any]:
+    if "const" in schema:
+        return [schema["const"]]
+    return list(schema.get("enum") or ())
+
+
+def _parameter(rules: Rules, style: TaggedArguments, name: str | None, schema: Schema, lenient: bool) -> str:
+    """One parameter; ``name`` None: of any name."""
+    branches = [schema] if style.quoted else _branches(schema)
+    if not style.says_type and any(
+        _is_raw(_types(branch)) for branch in branches
+    ):  # what may be a string is read as one
+        branches = [branch for branch in branches if _is_raw(_types(branch)) or _types(branch) == {"null"}]
+    bodies = [_written(rules, style, name, branch, lenient) for branch in branches]
+    return rules.add("parameter", " | ".join(dict.fromkeys(bodies)))
+
+
+def _written(rules: Rules, style: TaggedArguments, name: str | None, schema: Schema, lenient: bool) -> str:
+    raw = _is_raw(_types(schema))
+    filled = _fill(style.parameter, "true" if raw else "false", "string" if raw else _attribute(_types(schema)))
+    head, tail = filled.split("{value}", 1)
+    before, after = head.split("{key}", 1)
+    value_opens = style.quote if raw and not style.quoted else ""
+    if name is None:
+        parts = [lark_literal(before) if before else "", "FREE_KEY", lark_literal(after + value_opens)]
+    else:
+        parts = [lark_literal(before + name + after + value_opens)]
+    if style.quoted or not raw:
+        parts += [json_rule(rules, schema, flexible=False, lenient=lenient), lark_literal(tail) if tail else ""]
+    else:
+        parts.append(_raw(rules, _resolve(schema), style, tail, lenient))
+    return " ".join(part for part in parts if part)
+
+
+def _fill(template: str, string: str, json_type: str) -> str:
+    return template.replace("{string}", string).replace("{type}", json_type)
+
+
+def _attribute(types: set[str]) -> str:
+    named = [name for name in ("integer", "number", "boolean", "object", "array", "null") if name in types]
+    return "number" if named[:1] == ["integer"] else (named or ["object"])[0]
+
+
+def _raw(rules: Rules, schema: Schema, style: TaggedArguments, tail: str, lenient: bool) -> str:
+    """A raw string value with the text that ends it, which the value itself cannot hold."""
+    literals = _literals(schema)
+    closing = lark_literal(style.quote + tail)
+    if literals:
+        options = " | ".join(lark_literal(item) for item in literals if isinstance(item, str))
+        return f"({options}) {closing}"
+    forbidden = "|".join(re.escape(text) for text in style.forbidden)
+    patterns = _raw_patterns(schema, lenient)
+    name = f"RAW_{rules.number(style.forbidden, patterns)}"
+    allowed = " & ".join(lark_regex(pattern) for pattern in patterns)
+    rules.terminal(name, f"{allowed} & ~{lark_regex(f'(?s:.*)({forbidden})(?s:.*)')}")
+    return rules.add(f"raw[suffix={closing}]", name)
+
+
+def _raw_patterns(schema: Schema, lenient: bool) -> tuple[str, ...]:
+    """Regexes that a raw value matches as a whole, all of them."""
+    patterns = []
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and not lenient:
+        head, body, tail = _whole_pattern(pattern)
+        patterns.append(f"{head}(?:{body}){tail}")
+    low, high = schema.get("minLength", 0), schema.get("maxLength")
+    if high is not None or low or not patterns:
+        patterns.append("(?s:.*)" if high is None and not low else f"(?s:.{{{low},{'' if high is None else high}}})")
+    return tuple(patterns)
+
+
+def _whole_pattern(pattern: str) -> tuple[str, str, str]:
+    """(before, pattern, after) of a regex that may match anywhere, for one that must match the whole."""
+    ends = re.search(r"(?<!\\)(?:\\\\)*\$\Z", pattern) is not None
+    body = (pattern[:-1] if ends else pattern).removeprefix("^")
+    return "" if pattern.startswith("^") else "(?s:.*)", body, "" if ends else "(?s:.*)"
