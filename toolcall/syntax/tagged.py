@@ -28,7 +28,8 @@ class TaggedCalls:
 
     NAME and KEY may stand in quotes, behind ``name=``, and may be followed by attributes (``"f" index="1"``);
     ``string="true"`` and ``type="..."`` of a key override the schema. call_open: "" where the name follows the block's
-    opener directly. call_opens, param_opens, call_closes, value_closes: other spellings. self_close: ends the header of a call without arguments.
+    opener directly. call_opens, param_opens, call_closes, value_closes: other spellings. self_close: ends the header
+    of a call without arguments.
     name_stops: markers that end the name and are not consumed. header_stops: the same for a header whose end is
     missing. next_open: markers that begin another call or end the block, and so end a call whose call_close is
     missing. loose_close: a value may also end at another parameter or at the end of the call. close_by_key:
