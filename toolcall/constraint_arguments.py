@@ -99,8 +99,12 @@ def close_objects(schema: Schema) -> Schema:
     requires a property it does not list stays open."""
     closed = {key: _closed_value(key, value) for key, value in schema.items()}
     if "properties" in closed and "additionalProperties" not in closed and not _COMPOSING & closed.keys():
-        required = closed.get("required")
-        if not isinstance(required, list) or all(name in closed["properties"] for name in required):
+        listed, required = closed["properties"], closed.get("required")
+        if (
+            not isinstance(listed, Mapping)
+            or not isinstance(required, list)
+            or all(isinstance(name, str) and name in listed for name in required)
+        ):
             closed["additionalProperties"] = False
     return closed
 

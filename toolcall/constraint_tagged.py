@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -22,19 +23,23 @@ _IMPLIED = {
     "minLength": "string", "maxLength": "string",
 }  # fmt: skip
 _ROOT = "whole-schema"
+_MAX_BRANCHES = 64
+MAX_GRAMMAR_BYTES = 1_000_000
+"""As engine.grammar.source has it."""
 
 
 def tagged_rule(rules: Rules, style: TaggedArguments, schema: Schema, *, lenient: bool = False) -> str:
     """A rule for one element per parameter, in the schema's order, required ones mandatory; "" for none."""
-    whole, schema = schema, _resolve(schema)
+    asked, schema = schema, _resolve(schema)
     properties = _properties(schema)
     if style.unpacking and (_object_gap(schema, properties) or not all(map(str.isidentifier, properties))):
-        return f"{lark_literal(style.unpacking)} {json_rule(rules, whole, flexible=False, lenient=lenient)}"
+        return f"{lark_literal(style.unpacking)} {json_rule(rules, asked, flexible=False, lenient=lenient)}"
     if not properties:
         others = schema.get("additionalProperties", True)
         return _free_parameters(rules, style, others, schema, lenient) if others is not False else ""
     required = frozenset(schema.get("required") or ())
-    elements = [_parameter(rules, style, name, _within(sub, schema), lenient) for name, sub in properties.items()]
+    whole = _Whole(schema)
+    elements = [_parameter(rules, style, name, whole.part(sub), lenient) for name, sub in properties.items()]
     return _sequence(rules, elements, [name in required for name in properties], style.between)
 
 
@@ -47,11 +52,12 @@ def tagged_gap(style: TaggedArguments, schema: Schema) -> str | None:
     properties = _properties(schema)
     if (gap := _object_gap(schema, properties)) is not None:
         return f"/{gap}"
+    whole = _Whole(schema)
     for name, sub in properties.items():
         place = f"/properties/{name.replace('~', '~0').replace('/', '~1')}"
         if not name or name != name.strip() or any(mark in name for mark in ("<", "\n", style.after_key[:1])):
             return place
-        for branch in () if style.quoted else _branches(_within(sub, schema)):
+        for branch in () if style.quoted else _branches(whole.part(sub)):
             if (gap := _raw_gap(branch)) is not None:
                 return f"{place}/{gap}"
     return None
@@ -94,7 +100,7 @@ def _properties(schema: Schema) -> dict[str, Any]:
 def _free_parameters(rules: Rules, style: TaggedArguments, value: Any, root: Schema, lenient: bool) -> str:
     """Any number of parameters of any name, for a schema that lists none and forbids none."""
     rules.terminal("FREE_KEY", r"/[A-Za-z_][A-Za-z0-9_]{0,63}/")
-    schema = {"type": "string"} if not isinstance(value, Mapping) or not value else _within(value, root)
+    schema = {"type": "string"} if not isinstance(value, Mapping) or not value else _Whole(root).part(value)
     element = _parameter(rules, style, None, schema, lenient)
     between = lark_literal(style.between) + " " if style.between else ""
     return f"({element} ({between}{element})*)?"
@@ -113,18 +119,34 @@ def _sequence(rules: Rules, elements: Sequence[str], required: Sequence[bool], b
     return first
 
 
-def _within(schema: Any, root: Schema) -> Schema:
-    """A part of ``root`` on its own: its references lead where they led."""
-    if not isinstance(schema, Mapping):
-        return {}
-    definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
-    if _ROOT in root.get("$defs", {}):
-        return {**definitions, **schema}
-    if any(_leads_elsewhere(part) for part in (schema, definitions)):
-        definitions = {key: _rebased(value) for key, value in definitions.items()}
-        definitions["$defs"] = {**definitions.get("$defs", {}), _ROOT: _rebased(root)}
-        schema = _rebased(schema)
-    return {**definitions, **schema}
+class _Whole:
+    """A schema whose parts are taken out, with the definitions that they refer to: their references lead where they
+    led. Where the definitions, written again for each part, exceed what any grammar may hold, they are left out, so
+    that compiling fails."""
+
+    def __init__(self, root: Schema) -> None:
+        self._definitions = _definitions(root)
+        self._rebase = _leads_elsewhere(root)
+        if self._rebase:
+            self._definitions = {key: _rebased(value) for key, value in self._definitions.items()}
+            named = self._definitions.get("$defs")
+            self._definitions["$defs"] = {**(named if isinstance(named, Mapping) else {}), _ROOT: _rebased(root)}
+        self._size = len(json.dumps(self._definitions))
+        self._room = MAX_GRAMMAR_BYTES
+
+    def part(self, schema: Any) -> Schema:
+        if not isinstance(schema, Mapping):
+            return {}
+        if not _refers(schema):
+            return schema
+        self._room -= self._size
+        return {**(self._definitions if self._room > 0 else {}), **(_rebased(schema) if self._rebase else schema)}
+
+
+def _refers(node: Any) -> bool:
+    if isinstance(node, list):
+        return any(map(_refers, node))
+    return isinstance(node, Mapping) and ("$ref" in node or any(map(_refers, node.values())))
 
 
 def _leads_elsewhere(node: Any) -> bool:
@@ -176,17 +198,24 @@ def _target(schema: Schema, reference: str) -> Schema | None:
     return node if isinstance(node, Mapping) and node is not schema else None
 
 
-def _branches(schema: Schema, depth: int = 0) -> list[Schema]:
-    """The alternatives that a value has; one that is any string takes in all others, whose texts it is read as."""
-    schema = _resolve(schema)
-    key = next((key for key in ("anyOf", "oneOf") if schema.get(key)), None)
-    if key is None or depth > 8 or _literals(schema):
-        return _by_type(schema)
-    beside = {name: value for name, value in schema.items() if name != key}
-    found = []
-    for branch in schema[key]:
-        if isinstance(branch, Mapping):
-            found += _branches({**beside, **_resolve({**_definitions(schema), **branch})}, depth + 1)
+def _branches(schema: Schema) -> list[Schema]:
+    """The alternatives that a value has; one that is any string takes in all others, whose texts it is read as.
+    Just the schema where they are too many."""
+    found: list[Schema] = []
+    todo = [schema]
+    for _ in range(_MAX_BRANCHES):
+        if not todo:
+            break
+        part = _resolve(todo.pop())
+        key = next((key for key in ("anyOf", "oneOf") if part.get(key)), None)
+        if key is None or _literals(part):
+            found += _by_type(part)
+            continue
+        beside = {name: value for name, value in part.items() if name != key}
+        branches = [branch for branch in part[key] if isinstance(branch, Mapping)]
+        todo += [{**beside, **_resolve({**_definitions(part), **branch})} for branch in reversed(branches)]
+    if todo:
+        return [_resolve(schema)]
     free = [branch for branch in found if _is_free_string(branch)]
     return free[:1] or found or [schema]
 
@@ -213,19 +242,21 @@ def _is_free_string(schema: Schema) -> bool:
 
 
 def _types(schema: Schema) -> set[str]:
-    """JSON types that a schema allows, as far as it says; empty where it says nothing."""
-    schema = _resolve(schema)
-    types = schema.get("type")
-    found = {types} if isinstance(types, str) else set(types or ())
-    if not found:
-        found = {name for key, name in _IMPLIED.items() if key in schema}
-    for value in _literals(schema):
-        found.add("string" if isinstance(value, str) else "other")
-    for key in ("anyOf", "oneOf", "allOf"):
-        for branch in schema.get(key) or ():
-            if isinstance(branch, Mapping):
-                found |= _types({**_definitions(schema), **branch})
-    return found
+    """JSON types that a schema allows, as far as it says; empty where it says nothing. A string too where it would
+    take long to tell."""
+    found: set[str] = set()
+    todo = [schema]
+    for _ in range(_MAX_BRANCHES):
+        if not todo:
+            return found
+        part = _resolve(todo.pop())
+        types = part.get("type")
+        own = {types} if isinstance(types, str) else set(types or ())
+        found |= own or {name for key, name in _IMPLIED.items() if key in part}
+        found |= {"string" if isinstance(value, str) else "other" for value in _literals(part)}
+        for key in ("anyOf", "oneOf", "allOf"):
+            todo += [{**_definitions(part), **one} for one in part.get(key) or () if isinstance(one, Mapping)]
+    return found | {"string"} if todo else found
 
 
 def _literals(schema: Schema) -> list[Any]:

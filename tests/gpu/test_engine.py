@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from engine.attention.registry import NoAttentionBackend
 from engine.config import EngineConfig
 from engine.executor.torch_executor import TorchExecutor
 from engine.launch import launch
-from engine.messages import GenerateReqInput
+from engine.messages import GenerateReqInput, GrammarSpec
 from engine.sampling_params import SamplingParams
 from engine.weights.checkpoint import open_checkpoint
 from tests.e2e.engines import collect, until_idle
@@ -125,5 +126,8 @@ async def test_a_server_with_random_weights(tmp_path):
         outputs = await asyncio.gather(*[collect(engine, request) for request in requests])
         assert {rows[-1].completion_tokens for rows in outputs} == {64}
         assert alone[-1].completion_tokens == 64
+        held = GenerateReqInput(text="held ", sampling=sampling, grammar=GrammarSpec(kind="regex", source="[ab]{8}"))
+        written = "".join(row.text for row in await collect(engine, held))
+        assert re.fullmatch("[ab]{8}", written)
         await until_idle(engine, 10)
         assert (await engine.stats()).leaked_pages == 0

@@ -12,9 +12,11 @@ import pytest
 
 import toolcall
 from engine.grammar.interface import GrammarError
+from engine.grammar.source import MAX_SOURCE_BYTES
 from tests.engine.grammar.vocabulary import EOS, TOKENS, VOCAB_SIZE, backend, decode, encode
 from toolcall.constraint_arguments import close_objects
 from toolcall.constraint_styles import STYLES
+from toolcall.constraint_tagged import MAX_GRAMMAR_BYTES
 from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint, call_gap
 from toolcall.registry import get_reasoning
 
@@ -267,6 +269,35 @@ def test_a_schema_is_enforced_or_its_gap_is_known(engine, name, case):
         (call,) = toolcall.parse(text, [{"name": "f", "parameters": schema}], format=name).tool_calls
         jsonschema.validate(json.loads(call.arguments), schema)
     assert finished
+
+
+REF = {"$ref": "#/$defs/a"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        one(REF, **{"$defs": {"a": {"anyOf": [REF] * 20}}}),
+        one({"$ref": "#/properties/p"}),
+        one({"anyOf": [{"type": "string", "pattern": f"^a{index}$"} for index in range(500)]}),
+        {
+            "properties": {f"p{index}": {**REF, "title": str(index)} for index in range(2000)},
+            "$defs": {"a": {"type": "integer"}, **{f"d{index}": {"type": "string"} for index in range(4000)}},
+        },
+    ],
+    ids=["itself", "circle", "wide", "definitions"],
+)
+def test_references_and_unions_without_end_stay_small(schema):
+    tool = ConstrainedTool("f", schema)
+    assert call_gap("qwen3_coder", tool.schema())
+    spec = build_constraint(ConstraintRequest(format="qwen3_coder", tools=[tool], choice="required"))
+    assert len(spec.source) < 2 * MAX_GRAMMAR_BYTES
+    assert MAX_GRAMMAR_BYTES == MAX_SOURCE_BYTES
+
+
+@pytest.mark.parametrize("odd", [{"properties": None, "required": ["a"]}, {"properties": {"a": {}}, "required": [{}]}])
+def test_an_odd_schema_is_left_to_the_compiler(odd):
+    assert ConstrainedTool("f", odd).schema()["type"] == "object"
 
 
 def test_close_objects_only_narrows():
