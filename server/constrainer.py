@@ -78,7 +78,7 @@ class Constrainer:
                 message = "This model's format of calls cannot be held to it."
                 if tool.strict:
                     raise UnusableSchema(param, gap, message)
-                relaxed, note = True, [*note, f"{param}{gap} is not enforced: {message}"]
+                note = [*note, f"{param}{gap} is not enforced: {message}"]
             notes += note
             if sum(map(exhausts, notes)) > MAX_EXHAUSTING:
                 raise UnusableSchema(param, "", "Together with the tools before it, this takes too long to compile.")

@@ -23,6 +23,8 @@ _IMPLIED = {
     "minLength": "string", "maxLength": "string",
 }  # fmt: skip
 _ROOT = "whole-schema"
+_LOOKING = re.compile(r"\(\?<?[=!]|\\[bB1-9]")
+"""Parts of regexes that no compiler of grammars takes: what a relaxed schema leaves out."""
 _MAX_BRANCHES = 64
 MAX_GRAMMAR_BYTES = 1_000_000
 """As engine.grammar.source has it."""
@@ -321,7 +323,7 @@ def _raw_patterns(schema: Schema, lenient: bool) -> tuple[str, ...]:
     """Regexes that a raw value matches as a whole, all of them."""
     patterns = []
     pattern = schema.get("pattern")
-    if isinstance(pattern, str) and not lenient:
+    if isinstance(pattern, str) and not _inner_anchor(pattern) and not (lenient and _LOOKING.search(pattern)):
         head, body, tail = _whole_pattern(pattern)
         patterns.append(f"{head}(?:{body}){tail}")
     low, high = schema.get("minLength", 0), schema.get("maxLength")

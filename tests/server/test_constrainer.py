@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from server.constrainer import Constrainer, UnusableSchema
+from tests.cases.grammars import follows
 from toolcall.constraints import ConstrainedTool, ConstraintRequest
 
 GAPS: dict[str, dict[str, Any]] = {
@@ -45,6 +46,14 @@ async def test_a_gap_of_the_format(constrainer: Constrainer, pointer: str) -> No
 @pytest.mark.parametrize("format_name", ["hermes", "pythonic"])
 async def test_formats_with_json_have_none(constrainer: Constrainer, format_name: str, pointer: str) -> None:
     assert not (await constrainer.constrain(request(format_name, GAPS[pointer], strict=True))).relaxations
+
+
+async def test_what_is_not_the_gap_is_enforced(constrainer: Constrainer) -> None:
+    schema = {"properties": {"a": {"type": "string", "pattern": "^x+$"}}, "minProperties": 1}
+    found = await constrainer.constrain(request("qwen3_coder", schema, strict=False))
+    assert found.spec is not None
+    call = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
+    assert [follows(found.spec, call.format(text)) for text in ("xx", "y")] == [True, False]
 
 
 async def test_a_pattern_beyond_the_compiler_leaves_a_call(constrainer: Constrainer) -> None:
