@@ -84,7 +84,8 @@ def lark_json(text: str) -> str:
 
 
 def lark_literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    """A Lark string literal that matches ``text``."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
 
 
 def lark_regex(pattern: str) -> str:

@@ -243,7 +243,7 @@ HARD = {
     "pattern and length": (one({"type": "string", "pattern": "^[a-z]*$", "minLength": 2, "maxLength": 3}), ()),
     "escaped anchor": (one({"type": "string", "pattern": r"^[a-z]\$"}), ()),
     "anchor inside": (one({"type": "string", "pattern": "^(a|b$)$"}), WHOLE),
-    "odd literals": (one({"enum": ['a"b', "c\nd", "</parameter>", " e ", "", "\\n", "it's", "null", "5"]}), ()),
+    "odd literals": (one({"enum": ['a"b', "c\nd", "</parameter>", " e ", "", "\\n", "it's", "null", "5", "\x7f"]}), ()),
     "odd keys": ({"properties": {"a key": {"type": "string"}, "x-y": {}, "{value}": {}, "class": {}}}, ()),
     "a mark in a key": (one({}, properties={"a<b": {}}), WHOLE),
 }
