@@ -32,7 +32,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queued_requests: int = 1024
     max_queued_tokens: int = 4_000_000
     chunked_prefill_size: int = 512
-    target_itl: float = 0.2
+    target_itl: float = 0.4
     """Seconds between two tokens that others' prompts should not exceed: chunks shrink while rows decode. 0: whole
     chunks. Not with several ranks, which would not agree on a clock."""
     tp_size: int = 1

@@ -133,7 +133,7 @@ FLAGS = (
     Flag(names=("--chunked-prefill-size", "--max-num-batched-tokens"), target="engine.chunked_prefill_size",
          kind=positive, metavar="N", help="prompt tokens per step (default 512)"),
     Flag(names=("--target-itl",), target="engine.target_itl", kind=seconds, metavar="S",
-         help="seconds between tokens that others' prompts should not exceed (default 0.2; 0: whole chunks)"),
+         help="seconds between tokens that others' prompts should not exceed (default 0.4; 0: whole chunks)"),
     Flag(names=("--tp", "--tp-size", "--tensor-parallel-size"), target="engine.tp_size", kind=positive, metavar="N",
          help="tensor parallel processes (default 1)"),
     Flag(names=("--nnodes",), target="engine.nnodes", kind=positive, metavar="N",
