@@ -23,8 +23,6 @@ _IMPLIED = {
     "minLength": "string", "maxLength": "string",
 }  # fmt: skip
 _ROOT = "whole-schema"
-_LOOKING = re.compile(r"\(\?<?[=!]|\\[bB1-9]")
-"""Parts of regexes that no compiler of grammars takes: what a relaxed schema leaves out."""
 _MAX_BRANCHES = 64
 MAX_GRAMMAR_BYTES = 1_000_000
 """As engine.grammar.source has it."""
@@ -291,7 +289,7 @@ def _written(rules: Rules, style: TaggedArguments, name: str | None, schema: Sch
     if style.quoted or not raw:
         parts += [json_rule(rules, schema, flexible=False, lenient=lenient), lark_literal(tail) if tail else ""]
     else:
-        parts.append(_raw(rules, _resolve(schema), style, tail, lenient))
+        parts.append(_raw(rules, _resolve(schema), style, tail))
     return " ".join(part for part in parts if part)
 
 
@@ -304,7 +302,7 @@ def _attribute(types: set[str]) -> str:
     return "number" if named[:1] == ["integer"] else (named or ["object"])[0]
 
 
-def _raw(rules: Rules, schema: Schema, style: TaggedArguments, tail: str, lenient: bool) -> str:
+def _raw(rules: Rules, schema: Schema, style: TaggedArguments, tail: str) -> str:
     """A raw string value with the text that ends it, which the value itself cannot hold."""
     literals = _literals(schema)
     closing = lark_literal(style.quote + tail)
@@ -312,18 +310,18 @@ def _raw(rules: Rules, schema: Schema, style: TaggedArguments, tail: str, lenien
         options = " | ".join(lark_literal(item) for item in literals if isinstance(item, str))
         return f"({options}) {closing}"
     forbidden = "|".join(re.escape(text) for text in style.forbidden)
-    patterns = _raw_patterns(schema, lenient)
+    patterns = _raw_patterns(schema)
     name = f"RAW_{rules.number(style.forbidden, patterns)}"
     allowed = " & ".join(lark_regex(pattern) for pattern in patterns)
     rules.terminal(name, f"{allowed} & ~{lark_regex(f'(?s:.*)({forbidden})(?s:.*)')}")
     return rules.add(f"raw[suffix={closing}]", name)
 
 
-def _raw_patterns(schema: Schema, lenient: bool) -> tuple[str, ...]:
+def _raw_patterns(schema: Schema) -> tuple[str, ...]:
     """Regexes that a raw value matches as a whole, all of them."""
     patterns = []
     pattern = schema.get("pattern")
-    if isinstance(pattern, str) and not _inner_anchor(pattern) and not (lenient and _LOOKING.search(pattern)):
+    if isinstance(pattern, str) and not _inner_anchor(pattern):
         head, body, tail = _whole_pattern(pattern)
         patterns.append(f"{head}(?:{body}){tail}")
     low, high = schema.get("minLength", 0), schema.get("maxLength")
