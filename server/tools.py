@@ -47,13 +47,14 @@ class Tools:
 
 
 def parse_tools(tools: list[Any] | None, choice: Any, parallel: bool | None, *, strict_enforced: bool = True) -> Tools:
-    """The chat form (``tools``, ``tool_choice``). Raises BadRequest naming the field."""
+    """The chat form (``tools``, ``tool_choice``). A named choice means one call, whatever ``parallel`` says. Raises
+    BadRequest naming the field."""
     declared = _declared(tools or [], "tools")
     mode, names, forced = _choice(choice, [tool["function"]["name"] for tool in declared], "tool_choice")
     _check_schemas(declared, mode, names, "tools", strict_enforced)
     if mode == "none":
         return Tools()
-    return Tools(declared, mode, names, parallel is not False, forced=forced)
+    return Tools(declared, mode, names, parallel is not False and forced is None, forced=forced)
 
 
 def parse_functions(functions: list[Any] | None, choice: Any) -> Tools:

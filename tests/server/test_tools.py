@@ -51,8 +51,10 @@ def test_unknown_names_are_refused() -> None:
     [{"type": "function", "function": {"name": "g"}}, {"type": "function", "name": "g"}],
     ids=["chat", "responses"],
 )
-def test_a_named_choice_declares_all_and_allows_one(choice: Any) -> None:
-    tools = parse_tools([tool("f"), tool("g")], choice, None)
+@pytest.mark.parametrize("parallel", [None, True, False])
+def test_a_named_choice_declares_all_and_allows_one_call_of_one(choice: Any, parallel: bool | None) -> None:
+    tools = parse_tools([tool("f"), tool("g")], choice, parallel)
+    assert not tools.parallel
     assert (tools.choice, tools.forced) == ("required", "g")
     assert [item["function"]["name"] for item in tools.declared] == ["f", "g"]
     assert [item["function"]["name"] for item in tools.callable] == ["g"]
