@@ -5,19 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolcall.format import Format
+from toolcall.rescue import INVOKE_TAGS
 from toolcall.syntax import Block, JsonCalls, TaggedCalls
 
-INVOKE = TaggedCalls(
-    call_open="<invoke name=",
-    name_end=">",
-    self_close="/>",
-    param_open="<parameter name=",
-    key_end=">",
-    value_close="</parameter>",
-    trim_newlines=False,
-    call_close="</invoke>",
-    next_open=("<invoke",),
-)
+INVOKE = replace(INVOKE_TAGS, next_open=("<invoke",))
 
 
 def _wrapped(opener: str, closer: str) -> tuple[Block, ...]:
