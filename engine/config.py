@@ -31,6 +31,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_running_requests: int = 64
     max_queued_requests: int = 1024
     max_queued_tokens: int = 4_000_000
+    max_queue_time: float = 60.0
+    """Seconds that a request may have to wait until it is computed, by the pace of late. 0: none waits for a row."""
     chunked_prefill_size: int = 512
     target_itl: float = 0.4
     """Seconds between two tokens that others' prompts should not exceed: chunks shrink while rows decode. 0: whole

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from engine.client import EngineUnavailable
 from engine.messages import FinishReason, GenerateOutput, StrRow, TokenLogprob
 
-RATE_WINDOW = 64
-"""Recent starts from which the time to wait is estimated."""
+SMOOTHING = 0.1
+"""Weight of the newest answer in the estimate of the pace."""
+FIRST_PACE = 1e-3
+"""Seconds between two ends, as long as no answer has ended."""
 MAX_RETRY_AFTER = 60.0
 
 
@@ -40,14 +42,14 @@ class ReqState:
     """The choices of one request on their way back to its one reader.
 
     Rows go in with ``add`` as they come; ``next`` hands them out, everything that has gathered for a choice as
-    one delta. ``on_start`` is called once for every choice, at its first row.
+    one delta. ``ticket`` is told of the start and the end of every choice, whether somebody fetches them or not.
     """
 
-    def __init__(self, n: int, prompt_tokens: int, on_start: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, n: int, prompt_tokens: int, ticket: Ticket | None = None) -> None:
         self.n = n
         self.rids: list[str] = []
         self._prompt_tokens = prompt_tokens
-        self._on_start = on_start
+        self._ticket = ticket
         self._pending: dict[int, _Pending] = {}
         self._started: set[int] = set()
         self._finished: set[int] = set()
@@ -65,9 +67,12 @@ class ReqState:
             return
         if index not in self._started:
             self._started.add(index)
-            self._on_start()
+            if self._ticket is not None:
+                self._ticket.started()
         if row.finish_reason is not None:
             self._finished.add(index)
+            if self._ticket is not None:
+                self._ticket.ended(row.finish_reason)
         pending = self._pending.get(index)
         if pending is None:
             self._pending[index] = _Pending(row)
@@ -112,12 +117,14 @@ class ReqState:
 
 
 class Ticket:
-    """A request's share of the queue, given back choice by choice as they start, the rest when it leaves."""
+    """A request's share of the queue, given back choice by choice as they start and end, the rest when it leaves."""
 
     def __init__(self, admission: Admission, choices: int) -> None:
         self._admission = admission
-        self._waiting = choices
+        self._waiting = self._inside = choices
         self._tokens_each = 0
+        self._entered = time.monotonic()
+        self._share = max(admission.inside, admission.rows)
 
     def add_tokens(self, each: int) -> None:
         """The prompt is known now. Raises EngineUnavailable where the queue holds too many tokens already."""
@@ -129,34 +136,65 @@ class Ticket:
         if self._waiting > 0:
             self._waiting -= 1
             self._admission.release(1, self._tokens_each)
-            self._admission.note_start()
+
+    def ended(self, reason: FinishReason) -> None:
+        """One more choice is out of the engine. The time of those that were cut short says nothing of the pace."""
+        if self._inside > 0:
+            self._inside -= 1
+            self._admission.inside -= 1
+            if reason.type in ("stop", "length"):
+                self._admission.note_pace((time.monotonic() - self._entered) / self._share)
 
     def close(self) -> None:
         self._admission.release(self._waiting, self._waiting * self._tokens_each)
-        self._waiting = 0
+        self._admission.inside -= self._inside
+        self._waiting = self._inside = 0
 
 
 class Admission:
-    """Bounds what waits in front of the engine, in requests and in prompt tokens (RELIABILITY H71)."""
+    """Bounds what waits in front of the engine: in requests, in prompt tokens and in seconds (RELIABILITY H71, R10).
 
-    def __init__(self, max_requests: int, max_tokens: int) -> None:
+    The seconds are an estimate. A request that is the k-th inside when it comes, and whose answer ends T seconds
+    later, has seen k requests end in that time where they are served in order (Little's law: k = rate x T), so T / k
+    is the time between two ends; with fewer inside than the batch has ``rows``, what counts is the batch when full. A
+    new one for which no row is free gets one after as many ends as there are requests too many. That holds whether
+    rows, memory or the prompts' length is what is short, and an idle time does not count.
+    """
+
+    def __init__(self, max_requests: int, max_tokens: int, max_wait: float = math.inf) -> None:
         self._max_requests = max_requests
         self._max_tokens = max_tokens
-        self._starts: deque[float] = deque(maxlen=RATE_WINDOW)
+        self._max_wait = max_wait
+        self._pace = FIRST_PACE
+        self.rows = 1
         self.requests = 0
         self.tokens = 0
+        self.inside = 0
 
     @contextmanager
-    def enter(self, choices: int) -> Iterator[Ticket]:
-        """Take a place for ``choices`` sequences. Raises EngineUnavailable where the queue is full."""
+    def enter(self, choices: int, *, patient: bool = False) -> Iterator[Ticket]:
+        """Take a place for ``choices`` sequences; a patient one waits as long as it takes. Raises EngineUnavailable
+        where the queue is full."""
         if self.requests + choices > max(self._max_requests, choices if self.requests == 0 else 0):
             raise self._full()
+        if not patient:
+            self.check_wait(choices)
         self.requests += choices
+        self.inside += choices
         ticket = Ticket(self, choices)
         try:
             yield ticket
         finally:
             ticket.close()
+
+    def check_wait(self, choices: int) -> None:
+        """Raises EngineUnavailable where ``choices`` more would wait for too long; an empty engine takes any."""
+        if self.inside and self.wait(choices) > self._max_wait:
+            raise self._full()
+
+    def wait(self, choices: int) -> float:
+        """Seconds until ``choices`` more would have a row each."""
+        return max(0, self.inside + choices - self.rows) * self._pace
 
     def take_tokens(self, tokens: int) -> None:
         if self.tokens > 0 and self.tokens + tokens > self._max_tokens:
@@ -167,15 +205,12 @@ class Admission:
         self.requests -= requests
         self.tokens -= tokens
 
-    def note_start(self) -> None:
-        self._starts.append(time.monotonic())
+    def note_pace(self, seconds: float) -> None:
+        """An answer ended; so long seem two ends to lie apart."""
+        known = self._pace != FIRST_PACE
+        self._pace = self._pace + SMOOTHING * (seconds - self._pace) if known else seconds
 
     def _full(self) -> EngineUnavailable:
-        return EngineUnavailable("The waiting queue is full.", retry_after=self._retry_after())
-
-    def _retry_after(self) -> float:
-        """Seconds until half of the queue should have started, by the pace of late."""
-        if len(self._starts) < 2:
-            return 1.0
-        pace = (len(self._starts) - 1) / max(1e-3, time.monotonic() - self._starts[0])
-        return min(MAX_RETRY_AFTER, max(1.0, self.requests / 2 / pace))
+        """Worth another try when half of the queue should have started."""
+        seconds = min(MAX_RETRY_AFTER, max(1.0, self.wait(1) / 2))
+        return EngineUnavailable("The waiting queue is full.", retry_after=seconds)

@@ -67,7 +67,7 @@ class TokenizerManager:
 
     def __init__(self, config: EngineConfig, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._admission = Admission(config.max_queued_requests, config.max_queued_tokens)
+        self._admission = Admission(config.max_queued_requests, config.max_queued_tokens, config.max_queue_time)
         self._info: ModelInfo | None = None
         self._state: EngineState = "starting"
         self._send: Callable[[SchedulerInput], None] | None = None
@@ -105,12 +105,12 @@ class TokenizerManager:
         self._check_ready(inside)
         info = self.model_info
         check_sampling(request.sampling, info.vocab_size)
-        with self._admission.enter(request.sampling.n) as ticket:
+        with self._admission.enter(request.sampling.n, patient=inside) as ticket:
             input_ids = tuple(await self._input_ids(request, info))
             max_tokens = check_length(len(input_ids), request.sampling.max_tokens, info)
             ticket.add_tokens(len(input_ids))
             self._check_ready(inside)
-            state = ReqState(request.sampling.n, len(input_ids), on_start=ticket.started)
+            state = ReqState(request.sampling.n, len(input_ids), ticket)
             base = secrets.token_hex(16)
             choices = [choice_request(request, f"{base}-{i}", i, input_ids, max_tokens) for i in range(state.n)]
             try:
@@ -135,7 +135,7 @@ class TokenizerManager:
         for ids in batch:
             check_ids(ids, info.vocab_size)
             check_length(len(ids), 1, info)
-        with self._admission.enter(len(batch)) as ticket:
+        with self._admission.enter(len(batch), patient=inside) as ticket:
             ticket.add_tokens(sum(map(len, batch)) // max(1, len(batch)))
             requests = [EmbedReqInput(rid=secrets.token_hex(16), input_ids=tuple(ids), tenant=tenant) for ids in batch]
             replies = await self._ask(requests, None)
@@ -147,6 +147,7 @@ class TokenizerManager:
     @contextmanager
     def together(self) -> Iterator[Generator]:
         """See EngineClient.together."""
+        self._admission.check_wait(1)
         self._groups += 1
         self._idle.clear()
         try:
@@ -182,6 +183,7 @@ class TokenizerManager:
     def attach(self, info: ModelInfo, send: Callable[[SchedulerInput], None]) -> None:
         """An engine has said that it is ready; requests still wait for ``open``."""
         self._info = info
+        self._admission.rows = info.max_running_requests
         self._send = send
         self._stats = SchedulerStats()
 

@@ -386,6 +386,38 @@ async def test_the_queue_is_bounded_in_tokens():
     assert rig.manager._admission.requests == rig.manager._admission.tokens == 0
 
 
+async def test_no_one_waits_for_a_row_where_the_queue_may_take_no_time():
+    rig = Rig(max_queue_time=0.0)
+    tasks = [(await rig.start())[0] for _ in range(INFO.max_running_requests)]
+    with pytest.raises(EngineUnavailable) as caught:
+        await collect(rig.generate())
+    assert caught.value.status == 503
+    rig.row(rig.requests[0].rid, "started")
+    with pytest.raises(EngineUnavailable):
+        await collect(rig.generate())
+    rig.row(rig.requests[0].rid, "", END)
+    task, _ = await rig.start()  # its row is free, whether or not somebody has read the answer
+    with pytest.raises(EngineUnavailable):
+        await collect(rig.generate())
+    rig.manager.detach("dead")
+    await asyncio.gather(task, *tasks)
+    assert rig.manager._admission.inside == 0
+
+
+async def test_an_answer_of_many_requests_is_refused_as_a_whole_or_not_at_all():
+    rig = Rig(max_queue_time=0.0)
+    with rig.manager.together() as inside:
+        tasks = [asyncio.create_task(collect(inside.generate(GenerateReqInput(text="x")))) for _ in range(9)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(rig.requests) == 9
+        with pytest.raises(EngineUnavailable), rig.manager.together():
+            pass
+        rig.manager.detach("dead")
+        await asyncio.gather(*tasks)
+    await rig.manager.wait_idle()
+
+
 async def test_n_counts_as_n():
     rig = Rig(max_queued_requests=5)
     task, _ = await rig.start(n=4)
