@@ -96,7 +96,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def on_http_exception(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
         error = from_http_exception(exc.status_code, exc.headers)
-        body = error_body(error, request.scope["path"], context_of(request.scope).request_id)
+        body = error_body(error, request.scope, context_of(request.scope).request_id)
         return Response(body, error.status, headers=error.headers, media_type="application/json")
 
     async def on_validation_error(request: Request, exc: Exception) -> Response:

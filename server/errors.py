@@ -50,6 +50,8 @@ class ApiError(Exception):
     status = 500
     type = "server_error"
     code: str | None = None
+    details: Mapping[str, Any] | None = None
+    """``error.details`` of Anthropic's shape, by which its clients recognise what they can do something about."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -82,7 +82,7 @@ class _Exchange:
 
     def _id_headers(self) -> tuple[tuple[bytes, bytes], ...]:
         found = [(b"x-request-id", self._context.request_id.encode())]
-        if is_anthropic(self._scope["path"]):
+        if is_anthropic(self._scope):
             found.append((b"request-id", self._context.request_id.encode()))
         for name, value in self._scope["headers"]:
             if name == b"x-client-request-id" and _CLIENT_ID.fullmatch(value):
@@ -114,7 +114,7 @@ class _Exchange:
         if self._status:
             raise exc
         self._status = error.status
-        body = error_body(error, self._scope["path"], self._context.request_id)
+        body = error_body(error, self._scope, self._context.request_id)
         await send_error(error, body, self._send, self._extra)
 
     def _record(self) -> None:

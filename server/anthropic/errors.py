@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+from starlette.types import Scope
 
 from server.errors import ApiError
 
@@ -27,16 +28,21 @@ _TYPES = {
 }
 
 
-def is_anthropic(path: str) -> bool:
-    """Whether a path belongs to this dialect; decides the shape of errors that come before any handler."""
-    return path == "/v1/messages" or path.startswith("/v1/messages/")
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request is of this dialect, by its path or its version header: decides the shape of its errors, those
+    that come before any handler included."""
+    path = scope["path"]
+    named = path == "/v1/messages" or path.startswith("/v1/messages/")
+    return named or any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
 def error_object(error: ApiError, request_id: str = "") -> dict[str, Any]:
     inner = {**error.body()["error"], "type": _TYPES.get(error.status, "api_error")}
+    if error.details is not None:
+        inner["details"] = dict(error.details)
     return {"type": "error", "error": inner, "request_id": request_id or None}
 
 
-def error_body(error: ApiError, path: str, request_id: str) -> bytes:
-    """An error as the dialect of ``path`` writes it."""
-    return orjson.dumps(error_object(error, request_id)) if is_anthropic(path) else error.json()
+def error_body(error: ApiError, scope: Scope, request_id: str) -> bytes:
+    """An error as the request's dialect writes it."""
+    return orjson.dumps(error_object(error, request_id)) if is_anthropic(scope) else error.json()

@@ -31,6 +31,7 @@ IGNORED: Mapping[str, str] = MappingProxyType(
 REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "thread": (),
+        "compaction": (),
         "container": (),
         "mcp_servers": ([],),
         "context_management": ({}, {"edits": []}),
@@ -43,13 +44,23 @@ _CHOICES: Mapping[str, str] = MappingProxyType({"auto": "auto", "any": "required
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
+class ThreadUnsupported(Unsupported):
+    """By its code the SDK's ``tool_runner`` knows that it may send the whole conversation instead, and does."""
+
+    details: Mapping[str, Any] | None = MappingProxyType({"error_code": "thread_unsupported_request"})
+
+    def __init__(self) -> None:
+        super().__init__(
+            "thread", "'thread' is not supported by this server: send the whole conversation in 'messages'."
+        )
+
+
 def refuse_fields(body: Mapping[str, Any]) -> None:
     """Raise Unsupported for the first field that we cannot honour."""
     for name in REFUSED:
         value = body.get(name)
         if value is not None and value not in REFUSED[name]:
-            hint = ": send the whole conversation in 'messages'" if name == "thread" else ""
-            raise Unsupported(name, f"'{name}' is not supported by this server{hint}.")
+            raise ThreadUnsupported if name == "thread" else Unsupported(name)
 
 
 def tool_places(tools: list[Any] | None) -> list[int]:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from starlette.requests import Request
-
 from server.services import Services
-
-
-def wants_anthropic(request: Request) -> bool:
-    return "anthropic-version" in request.headers
 
 
 def model_info(services: Services, name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.anthropic import models as anthropic_models
-from server.anthropic.models import wants_anthropic
+from server.anthropic.errors import is_anthropic
 from server.openai.chat import ChatHandler
 from server.openai.completions import CompletionsHandler
 from server.openai.embeddings import EmbeddingsHandler
@@ -110,13 +110,13 @@ def _add_text(router: APIRouter, services: Services) -> None:
 def _add_models(router: APIRouter, services: Services) -> None:
     @router.get("/models", summary="List models")
     async def models(request: Request) -> Response:
-        if wants_anthropic(request):
+        if is_anthropic(request.scope):
             return json_response(anthropic_models.list_models(services))
         return json_response(list_models(services))
 
     @router.get("/models/{model_id:path}", summary="Retrieve a model")
     async def model(request: Request) -> Response:
         name = request.path_params["model_id"]
-        if wants_anthropic(request):
+        if is_anthropic(request.scope):
             return json_response(anthropic_models.model_info(services, services.model(name)))
         return json_response(retrieve_model(services, name))

@@ -110,7 +110,10 @@ CLIENTS = (
         "python",
         "anthropic_sdk.py",
         ("anthropic",),
-        ("tools", "tools-stream", "thread-refused", "structured", "count-tokens", "models", "errors", "stream-failure"),
+        (
+            *("tools", "tools-stream", "tools-runner", "tools-runner-stream"),
+            *("structured", "count-tokens", "models", "errors", "stream-failure"),
+        ),
         real=("tools", "tools-stream"),
     ),
     Client(

@@ -12,6 +12,7 @@ from common import (
     TIMEOUT,
     TOOLS,
     WEATHER_QUESTION,
+    add,
     check_weather,
     failure,
     get_weather,
@@ -63,12 +64,29 @@ def stream(**fields):
         return events.get_final_message()
 
 
-def thread_refused():
-    """The SDK's tool runner keeps its history on the server: that is refused by name, never half done."""
-    runner = client.beta.messages.tool_runner(
-        model=MODEL, max_tokens=100, messages=[{"role": "user", "content": QUESTION}], tools=[beta_tool(get_weather)]
+@beta_tool(name="add")
+def add_as_text(a: int, b: int) -> str:
+    """Add two integers.
+
+    Args:
+        a: First integer.
+        b: Second integer.
+    """
+    return str(add(a, b))
+
+
+def runner(streamed):
+    """The SDK's tool runner asks for a history on the server, is refused, and sends the whole conversation."""
+    turns = client.beta.messages.tool_runner(
+        model=MODEL,
+        max_tokens=300,
+        messages=[{"role": "user", "content": QUESTION}],
+        tools=[beta_tool(get_weather), add_as_text],
+        stream=streamed,
     )
-    assert "thread" in str(refusal(anthropic.BadRequestError, runner.until_done))
+    for turn in turns:
+        last = turn.get_final_message() if streamed else turn
+    return last.content[0].text
 
 
 def structured():
@@ -105,7 +123,8 @@ main(
     {
         "tools": lambda: loop(client.messages.create),
         "tools-stream": lambda: loop(stream),
-        "thread-refused": thread_refused,
+        "tools-runner": lambda: runner(False),
+        "tools-runner-stream": lambda: runner(True),
         "structured": structured,
         "count-tokens": count_tokens,
         "models": models,

@@ -223,7 +223,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"system": [IMAGE]}, "system[0].type"), ({"system": 5}, "system"),
     ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": None}, "max_tokens"),
     ({"temperature": 3}, "temperature"), ({"stop_sequences": [""]}, "stop_sequences"), ({"stop_sequences": "x"}, "stop_sequences"),
-    ({"thread": {"type": "create"}}, "thread"), ({"container": "c"}, "container"), ({"mcp_servers": [{}]}, "mcp_servers"),
+    ({"thread": {"type": "create"}}, "thread"), ({"container": "c"}, "container"), ({"compaction": {"type": "enabled"}}, "compaction"), ({"mcp_servers": [{}]}, "mcp_servers"),
     ({"thinking": {"type": "on"}}, "thinking.type"), ({"thinking": {"type": "enabled", "budget_tokens": "x"}}, "thinking.budget_tokens"),
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"), ({"output_config": {"effort": "vast"}}, "output_config.effort"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "objekt"}}}}, "output_config.format.schema"),
@@ -329,6 +329,18 @@ async def test_errors_of_the_edge_have_this_dialects_shape(make_gateway: Callabl
             assert response.json()["error"]["type"] == kind
             assert response.json()["error"]["message"]
         assert (await client.post("/v1/other", json={}, headers=good)).json().keys() == {"error"}
+
+
+@pytest.mark.parametrize("path", ["/v1/models/nope", "/v1/files", "/v1/messages/batches", "/nowhere"])
+async def test_errors_of_any_path_have_the_callers_shape(make_gateway: Callable[..., Any], path: str) -> None:
+    version = {"anthropic-version": "2023-06-01"}
+    async with make_gateway(api_keys=(Secret(KEY),)) as gateway:
+        closed = await gateway.client.get(path, headers=version)
+        absent = await gateway.client.get(path, headers={**version, "x-api-key": KEY})
+        for response, status, kind in ((closed, 401, "authentication_error"), (absent, 404, "not_found_error")):
+            body = response.json()
+            assert (response.status_code, body["type"], body["error"]["type"]) == (status, "error", kind)
+            assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
 
 
 async def test_count_tokens_counts_what_a_message_would_use(gateway: Gateway) -> None:

@@ -83,6 +83,42 @@ def test_a_tool_loop(client: anthropic.Anthropic, streamed: bool) -> None:
     assert last._request_id if not streamed else True
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_tool_runner_sends_the_whole_conversation(client: anthropic.Anthropic, streamed: bool) -> None:
+    """It asks for a thread, which is refused; by the code of the refusal it goes on without one."""
+    ran: list[Any] = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The weather."""
+        ran.append(city)
+        return "sunny"
+
+    @anthropic.beta_tool
+    def add(a: int, b: int) -> str:
+        """A sum."""
+        ran.append((a, b))
+        return str(a + b)
+
+    runner: Any = client.beta.messages.tool_runner(
+        model="test-model",
+        max_tokens=500,
+        messages=[{"role": "user", "content": "Weather, and 2 + 3?"}],
+        tools=[get_weather, add],
+        stream=streamed,
+    )
+    reasons = [(turn.get_final_message() if streamed else turn).stop_reason for turn in runner]
+    assert reasons == ["tool_use", "end_turn"]
+    assert ran == ["Paris", (2, 3)]
+
+
+def test_a_thread_of_ones_own_is_refused_by_name(client: anthropic.Anthropic) -> None:
+    thread = client.beta.messages.thread(model="test-model", max_tokens=500)
+    with pytest.raises(anthropic.BadRequestError, match="thread") as raised:
+        thread.send({"role": "user", "content": "hi"})
+    assert raised.value.error_code == "thread_unsupported_request"
+
+
 def test_thinking(client: anthropic.Anthropic) -> None:
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
     whole = ask(client, "ponder", thinking=thinking)
