@@ -1,8 +1,9 @@
 """``input`` of /v1/responses, a string or a list of items, as chat messages.
 
 Reasoning, message and calls of one assistant turn become one assistant message, which is what chat templates know.
-Items of hosted tools and references to stored items are refused by name: their content would be missing from the
-prompt. Custom tool calls become ordinary calls with one argument, ``input``.
+Items of hosted tools are refused by name: their content would be missing from the prompt. References to stored items
+are replaced by what they name (response_items.py) before they become messages. Custom tool calls become ordinary calls
+with one argument, ``input``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import orjson
 
 from server import limits
-from server.errors import BadRequest, Unsupported, quote
+from server.errors import BadRequest, quote
 from server.openai.messages import check_content, check_message
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -36,7 +37,7 @@ def read_items(value: str | list[Any]) -> list[dict[str, Any]]:
 def _item(item: Any, where: str) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise _invalid(where, "an object is expected")
-    kind = item.get("type") or ("message" if "role" in item else None)
+    kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
     if kind == "message":
         _check_message(item, where)
     elif kind == "reasoning":
@@ -49,7 +50,7 @@ def _item(item: Any, where: str) -> dict[str, Any]:
             raise _invalid(f"{where}.output", "a string or a list of content parts is expected")
         check_content(item["output"], "tool", f"{where}.output")
     elif kind == "item_reference":
-        raise Unsupported(where, f"'{where}': item_reference is not supported; send the item or previous_response_id.")
+        _string(item, "id", where)
     else:
         got = quote(kind) if isinstance(kind, str) else "nothing"
         raise _invalid(f"{where}.type", f"items of this type are not supported, got {got}")

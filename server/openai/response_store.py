@@ -15,16 +15,28 @@ from server.errors import NotFound, quote
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """response, input: JSON. turns: JSON lists of items, from the conversation's start to this response's output."""
+    """response, input: JSON. turns: JSON lists of items, from the conversation's start to this response's output.
+    item_ids: of its own input and output."""
 
     id: str
     response: bytes
     input: bytes
     turns: tuple[bytes, ...]
+    item_ids: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
-        return len(self.response) + len(self.input) + sum(map(len, self.turns))
+        names = sum(_ID_BYTES + len(item_id) for item_id in self.item_ids)
+        return len(self.response) + len(self.input) + sum(map(len, self.turns)) + names
+
+    @property
+    def own_turns(self) -> tuple[bytes, ...]:
+        """Its input and its output."""
+        return self.turns[-2:]
+
+
+_ID_BYTES = 256
+"""What it costs to find an item by its id."""
 
 
 class ResponseNotFound(NotFound):
@@ -32,11 +44,20 @@ class ResponseNotFound(NotFound):
         super().__init__(f"Response with id {quote(response_id)} not found.", param="response_id")
 
 
+class ItemNotFound(NotFound):
+    def __init__(self, item_id: str, param: str) -> None:
+        super().__init__(
+            f"Item with id {quote(item_id)} not found: items are kept with their response, unless 'store' is false.",
+            param=param,
+        )
+
+
 @dataclass(slots=True)
 class _Tenant:
-    """ids: oldest first."""
+    """ids: oldest first. items: item id -> the response that holds it."""
 
     ids: dict[str, None] = field(default_factory=dict)
+    items: dict[str, str] = field(default_factory=dict)
     size: int = 0
 
 
@@ -67,6 +88,7 @@ class ResponseStore:
         own = self._tenants.setdefault(tenant, own)
         self._entries[tenant, entry.id] = (self._clock() + self._seconds, entry)
         own.ids[entry.id] = None
+        own.items.update(dict.fromkeys(entry.item_ids, entry.id))
         own.size += entry.size
         self.size += entry.size
 
@@ -77,6 +99,14 @@ class ResponseStore:
         if found is None:
             raise ResponseNotFound(response_id)
         return found[1]
+
+    def holder(self, tenant: str, item_id: str, param: str) -> StoredResponse:
+        """The response that an item belongs to. Raises ItemNotFound, which names ``param``."""
+        self._expire()
+        own = self._tenants.get(tenant)
+        if own is None or item_id not in own.items:
+            raise ItemNotFound(item_id, param)
+        return self._entries[tenant, own.items[item_id]][1]
 
     def delete(self, tenant: str, response_id: str) -> None:
         """Raises ResponseNotFound. Responses that continue this one keep their history."""
@@ -92,6 +122,9 @@ class ResponseStore:
         _, entry = self._entries.pop(key)
         own = self._tenants[key[0]]
         del own.ids[key[1]]
+        for item_id in entry.item_ids:
+            if own.items.get(item_id) == entry.id:
+                del own.items[item_id]
         own.size -= entry.size
         self.size -= entry.size
         if not own.ids:

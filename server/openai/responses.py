@@ -5,7 +5,6 @@ Decisions on fields are in server/openai/response_fields.py and docs/api.md.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -28,6 +27,7 @@ from server.openai.logprobs import chat_logprobs
 from server.openai.response_events import ResponseEvents, ResponseStyle, complete
 from server.openai.response_fields import refuse_fields
 from server.openai.response_input import read_items, to_messages
+from server.openai.response_items import listed, parsed, resolved
 from server.openai.response_store import ResponseNotFound, ResponseStore, StoredResponse
 from server.openai.response_tools import echoed_tools, function_places, read_text, read_tools
 from server.openai.sampling import check_common, sampling_params
@@ -112,7 +112,8 @@ class ResponsesHandler:
         if call.request.store is False:
             return
         own, output = orjson.dumps(call.items), orjson.dumps(response["output"])
-        entry = StoredResponse(response["id"], orjson.dumps(response), own, (*call.turns, own, output))
+        item_ids = tuple(item["id"] for item in (*call.items, *response["output"]))
+        entry = StoredResponse(response["id"], orjson.dumps(response), own, (*call.turns, own, output), item_ids)
         self._store.put(call.tenant, entry)
 
     async def _read(self, body: Mapping[str, Any], request: Request) -> _Call:
@@ -124,7 +125,7 @@ class ResponsesHandler:
         services.model(asked.model)
         check_common(asked)
         _check_truncation(asked.truncation)
-        items = read_items(asked.input)
+        items = await resolved(read_items(asked.input), self._store, context.tenant)
         turns = self._turns(context.tenant, asked.previous_response_id)
         places = function_places(asked.tools)
 
@@ -133,7 +134,7 @@ class ResponsesHandler:
 
         with renamed(rename):
             conversation = Conversation(
-                messages=to_messages(asked.instructions, await _parsed(turns), items),
+                messages=to_messages(asked.instructions, await parsed(turns), items),
                 sampling=self._sampling(asked),
                 tools=read_tools(asked.tools, places, asked.tool_choice, asked.parallel_tool_calls),
                 shape=_shape(asked),
@@ -211,15 +212,6 @@ def _fields(asked: ResponsesRequest, model: str) -> dict[str, Any]:
     }
 
 
-async def _parsed(turns: Sequence[bytes]) -> list[dict[str, Any]]:
-    """The items of stored turns; large histories are parsed in a worker thread."""
-
-    def parse() -> list[dict[str, Any]]:
-        return [item for turn in turns for item in orjson.loads(turn)]
-
-    return parse() if sum(map(len, turns)) < 256 * 1024 else await asyncio.to_thread(parse)
-
-
 def _wants_logprobs(asked: ResponsesRequest) -> bool:
     return bool(asked.top_logprobs) or _LOGPROBS in (asked.include or ())
 
@@ -280,7 +272,7 @@ class StoredResponses:
             if not found:
                 raise BadRequest("Invalid value for 'after': no such item.", param="after")
             items = items[found[0] + 1 :]
-        page = items[: _limit(request.query_params.get("limit", "20"))]
+        page = [listed(item) for item in items[: _limit(request.query_params.get("limit", "20"))]]
         return json_response(
             {
                 "object": "list",

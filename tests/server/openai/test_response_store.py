@@ -10,7 +10,7 @@ import pytest
 from openai.types.responses import ResponseItemList
 
 from server.args import Secret
-from server.openai.response_store import ResponseNotFound, ResponseStore, StoredResponse
+from server.openai.response_store import ItemNotFound, ResponseNotFound, ResponseStore, StoredResponse
 from tests.server.conftest import Gateway
 
 ONE, TWO = "sk-one-0123456789", "sk-two-0123456789"
@@ -49,6 +49,77 @@ async def test_a_conversation_goes_on(make_gateway: Callable[..., Any], streamed
         "</tool_call><|im_end|>\n<|im_start|>tool\none<|im_end|>\n<|im_start|>assistant\nThe answer is one.<|im_end|>\n"
         "<|im_start|>user\nMore.<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+@pytest.mark.parametrize("typed", [True, False])
+async def test_items_that_are_only_named_are_those_that_were_stored(
+    make_gateway: Callable[..., Any], typed: bool
+) -> None:
+    """Vercel's provider sends every stored item but the results of tools as a reference."""
+    script = {"<|im_start|>tool": "The answer is one.", "": f"<think>\nhm\n</think>\n\nLet me see.{CALL}"}
+    async with make_gateway(script) as gateway:
+        asked: list[Any] = [{"id": "mine", "role": "user", "content": "hi"}]
+        first = (await create(gateway, input=asked, tools=TOOLS)).json()
+        assert [item["type"] for item in first["output"]] == ["reasoning", "message", "function_call"]
+        named = [{"id": item["id"], **({"type": "item_reference"} if typed else {})} for item in first["output"]]
+        result = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "one"}
+        question = [{"type": "item_reference", "id": "mine"}]
+        second = await create(gateway, input=[*question, *named, result], tools=TOOLS)
+        assert second.status_code == 200, second.text
+        by_reference = gateway.engine.requests[-1].text
+        again = await create(gateway, input=[*asked, *first["output"], result], tools=TOOLS)
+        assert again.status_code == 200
+        assert gateway.engine.requests[-1].text == by_reference
+        assert "Let me see." in by_reference
+        body = second.json()
+        third = await create(gateway, input=[*question, {"type": "item_reference", "id": body["output"][0]["id"]}])
+        assert third.status_code == 200
+        assert "The answer is one." in gateway.engine.requests[-1].text
+
+
+async def test_items_that_are_not_there_are_named(make_gateway: Callable[..., Any]) -> None:
+    def of(response: httpx.Response) -> list[Any]:
+        return [{"role": "user", "content": "x"}, {"type": "item_reference", "id": response.json()["output"][0]["id"]}]
+
+    async with make_gateway(**KEYS) as gateway:
+        kept, left = await create(gateway), await create(gateway, store=False)
+        gone = await create(gateway)
+        await call(gateway, "DELETE", gone.json()["id"])
+        assert (await create(gateway, input=of(kept))).status_code == 200
+        for refused in (
+            await create(gateway, input=of(left)),
+            await create(gateway, input=of(gone)),
+            await create(gateway, TWO, input=of(kept)),
+        ):
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"], error["code"]) == (404, "input[1]", "not_found")
+
+
+ITEMS: list[Any] = [
+    {"role": "user", "content": "x"},
+    {"role": "developer", "content": [{"type": "text", "text": "x"}]},
+    {"role": "assistant", "content": "x"},
+    {"role": "assistant", "content": [{"type": "output_text", "text": "x"}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]},
+    {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x"}]},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "custom_tool_call", "call_id": "d", "name": "g", "input": "x"},
+    {"type": "function_call_output", "call_id": "c", "output": "1"},
+    {"type": "custom_tool_call_output", "call_id": "d", "output": [{"type": "input_text", "text": "1"}]},
+]
+
+
+async def test_every_kind_of_item_is_listed_as_the_sdk_types_it(make_gateway: Callable[..., Any]) -> None:
+    async with make_gateway() as gateway:
+        body = (await create(gateway, input=ITEMS)).json()
+        listed = (await call(gateway, "GET", f"{body['id']}/input_items?order=asc")).json()
+    page = ResponseItemList.model_validate(listed)
+    assert [type(item).__name__ for item in page.data] == [
+        *("ResponseInputMessageItem", "ResponseInputMessageItem", "ResponseOutputMessage", "ResponseOutputMessage"),
+        *("ResponseOutputMessage", "ResponseReasoningItem", "ResponseReasoningItem", "ResponseFunctionToolCallItem"),
+        *("ResponseCustomToolCallItem", "ResponseFunctionToolCallOutputItem", "ResponseCustomToolCallOutputItem"),
+    ]
 
 
 async def test_read_and_delete(make_gateway: Callable[..., Any]) -> None:
@@ -108,13 +179,13 @@ async def test_input_items_in_pages(make_gateway: Callable[..., Any]) -> None:
             return response.json()
 
         whole = await page("order=asc")
-        assert [item["content"] for item in whole["data"]] == [item["content"] for item in items]
+        assert [item["content"][0]["text"] for item in whole["data"]] == [item["content"] for item in items]
         assert whole["has_more"] is False
         newest = await page("limit=2")
-        assert [item["content"] for item in newest["data"]] == ["number 4", "number 3"]
+        assert [item["content"][0]["text"] for item in newest["data"]] == ["number 4", "number 3"]
         assert newest["has_more"] is True
         rest = await page(f"after={newest['last_id']}&limit=100")
-        assert [item["content"] for item in rest["data"]] == ["number 2", "number 1", "number 0"]
+        assert [item["content"][0]["text"] for item in rest["data"]] == ["number 2", "number 1", "number 0"]
         assert rest["first_id"] == rest["data"][0]["id"]
         for query in ("limit=0", "limit=101", "limit=x", "order=up", "after=nothing", "limit=%C2%B2", "limit=1000"):
             response = await call(gateway, "GET", f"{name}/input_items?{query}")
@@ -184,3 +255,23 @@ def test_nothing_is_left_of_what_is_deleted() -> None:
     with pytest.raises(ResponseNotFound):
         store.delete("t", "a")
     assert (len(store), store.size) == (0, 0)
+
+
+def test_finding_an_item_counts_and_ends_with_its_response() -> None:
+    store = ResponseStore(10_000, 60)
+    store.put("", StoredResponse("a", b"x", b"x", (b"1", b"2"), ("i", "j")))
+    counted = store.size
+    assert counted > 500
+    store.put("", StoredResponse("b", b"x", b"x", (b"3", b"4"), ("j", "k")))
+    assert store.holder("", "i", "input[0]").id == "a"
+    assert store.holder("", "j", "input[0]").id == "b"
+    store.delete("", "a")
+    assert store.size == counted
+    assert store.holder("", "j", "input[0]").id == "b"
+    for item_id in ("i", "never"):
+        with pytest.raises(ItemNotFound):
+            store.holder("", item_id, "input[0]")
+    store.delete("", "b")
+    with pytest.raises(ItemNotFound):
+        store.holder("", "j", "input[0]")
+    assert not store._tenants

@@ -143,7 +143,7 @@ async def test_text_formats(gateway: Gateway) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": 5}, "input"), ({"input": None}, "input"), ({"input": []}, "input"), ({"input": ["x"]}, "input[0]"),
     ({"input": [{"type": "rocket"}]}, "input[0].type"), ({"input": [{}]}, "input[0].type"),
-    ({"input": [USER, {"type": "item_reference", "id": "msg_1"}]}, "input[1]"),
+    ({"input": [USER, {"type": "item_reference"}]}, "input[1].id"), ({"input": [USER, {"type": "item_reference", "id": 5}]}, "input[1].id"),
     ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
     ({"input": [{"role": "user"}]}, "input[0].content"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://127.0.0.1:1/a"}]}]}, "input[0].content[0].type"),

@@ -1,0 +1,65 @@
+"""Items of stored responses: those that a request only names (``item_reference``), and the list of a response's input.
+
+SDKs that know a response to be stored send its items back by their ids alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from server.openai.response_store import ResponseStore, StoredResponse
+
+_OFF_LOOP_BYTES = 256 * 1024
+
+
+async def parsed(turns: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The items of stored turns; many of them are parsed in a worker thread."""
+    turns = tuple(turns)
+
+    def parse() -> list[dict[str, Any]]:
+        return [item for turn in turns for item in orjson.loads(turn)]
+
+    return parse() if sum(map(len, turns)) < _OFF_LOOP_BYTES else await asyncio.to_thread(parse)
+
+
+async def resolved(items: Sequence[dict[str, Any]], store: ResponseStore, tenant: str) -> list[dict[str, Any]]:
+    """The items, each reference replaced by what it names. Raises ItemNotFound."""
+    holders: dict[str, StoredResponse] = {}
+    for index, item in enumerate(items):
+        if item["type"] == "item_reference":
+            entry = store.holder(tenant, item["id"], f"input[{index}]")
+            holders[entry.id] = entry
+    if not holders:
+        return list(items)
+    turns = [turn for entry in holders.values() for turn in entry.own_turns]
+    known = {item["id"]: item for item in await parsed(turns)}
+    return [known[item["id"]] if item["type"] == "item_reference" else item for item in items]
+
+
+def listed(item: dict[str, Any]) -> dict[str, Any]:
+    """An input item as ``input_items`` lists it: content is always parts, and every item that can has a status."""
+    if item["type"] == "reasoning":
+        return {**item, "summary": item.get("summary") or []}
+    shown = {**item, "status": item.get("status") or "completed"}
+    if item["type"] == "message":
+        shown["content"] = _parts(item.get("content"), item["role"])
+    return shown
+
+
+def _parts(content: Any, role: str) -> list[dict[str, Any]]:
+    if content is None:
+        return []
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [_part(part, role) for part in parts]
+
+
+def _part(part: dict[str, Any], role: str) -> dict[str, Any]:
+    if part["type"] not in ("text", "input_text", "output_text"):
+        return part
+    if role != "assistant":
+        return {**part, "type": "input_text"}
+    return {"annotations": [], "logprobs": [], **part, "type": "output_text"}
