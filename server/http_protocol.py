@@ -4,17 +4,20 @@
   counted as the bytes arrive;
 * a connection that sends nothing is closed after ``header_timeout``, an idle one after uvicorn's keep-alive;
 * a client that does not read for ``write_timeout`` while we have something to send is cut off, which reaches the
-  application as a disconnect and so aborts its generation;
   application as a disconnect and so aborts its generation; nor does the rest of an answer wait longer for it;
 * a client that has sent a further request before the answer is still noticed when it leaves;
 * connections beyond ``max_connections`` get 503, so that descriptors are left for the engine's own processes;
-* what is refused here gets an OpenAI error object too.
+* what is refused here gets an OpenAI error object too, a broken body included; bytes that are no HTTP after a whole
+  request end the connection after its answer, not before;
+* an offer to upgrade is not taken, and the request behind it is answered with its body (Java's client offers h2c);
+* clients of HTTP/1.0 get streams without chunks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import resource
 import socket
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ from functools import partial
 from typing import Any, cast
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from server import limits
@@ -30,6 +33,8 @@ from server.args import ServerArgs
 from server.errors import ApiError, BadRequest, HeadersTooLarge, RequestTimeout, Unavailable
 
 _TCP_ESTABLISHED = 1
+_UPGRADE = re.compile(rb"\nupgrade(?=:)", re.IGNORECASE)
+_UPGRADE_BYTES = len(b"\nupgrade")
 _WATCH_INTERVAL = 0.25
 """Seconds between two looks at a connection from which nothing is read."""
 
@@ -55,6 +60,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._head_count = 0
+        self._head_tail = b""
+        self._before_body = True
+        self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
@@ -77,18 +85,20 @@ class GatewayProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
 
+        old = cycle.scope["http_version"] == "1.0"
+
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             try:
-                await cast("ASGIApp", app)(scope, receive, send)
+                await cast("ASGIApp", app)(scope, receive, _Unchunked(cycle) if old else send)
             finally:
                 self.loop.call_soon(self._expect_flush)
 
         super()._start_asgi_task(cycle, cast("Any", answer))
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._ended:
             return
-        super().data_received(data)
+        super().data_received(self._without_upgrade(data) if self._before_body else data)
         if self.transport.is_closing() or not self._in_head:
             return
         self._head_count += len(data)
@@ -98,6 +108,17 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse(BadRequest("Invalid HTTP request: HTTP/1.1 is expected."))
         elif self._header_timer is None and (self.cycle is None or self.cycle.response_complete):
             self._arm_header_timer()
+
+    def _without_upgrade(self, data: bytes) -> bytes:
+        """The same head with another name for ``Upgrade``, for which the parser would give up the request's body."""
+        known = len(self._head_tail)
+        window = self._head_tail + data
+        end = max(0, window.find(b"\r\n\r\n")) or len(window)
+        self._head_tail = window[-_UPGRADE_BYTES:]
+        for found in reversed([*_UPGRADE.finditer(window, 0, end)]):
+            colon = found.end() - known
+            data = data[:colon] + b"-" + data[colon:]
+        return data
 
     def _is_version_0_9(self, data: bytes) -> bool:
         """A request line without a version: HTTP/0.9, which the parser takes for the start of a longer head."""
@@ -120,11 +141,19 @@ class GatewayProtocol(HttpToolsProtocol):
         self._count(len(self.headers), limits.MAX_HEADERS)
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head = self._before_body = False
+        self._head_tail = b""
         self._cancel_header_timer()
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            self._refuse(BadRequest("Invalid HTTP request: HTTP/1.1 is expected."))
+            raise ValueError("unknown version of HTTP")
         super().on_headers_complete()
         if self.pipeline and self._watch_timer is None:
             self._watch_connection()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._before_body = True
 
     def _watch_connection(self) -> None:
         """Look for the end of a connection that is not read, because a further request waits for the answer."""
@@ -180,14 +209,23 @@ class GatewayProtocol(HttpToolsProtocol):
         self._refuse(BadRequest("Invalid HTTP request."))
 
     def _refuse(self, error: ApiError) -> None:
-        if self.transport.is_closing():
+        """Answer with an error and close, where nobody else is answering. Otherwise what came after the request that
+        is being answered is at fault: its answer is the last."""
+        if self.transport.is_closing() or self._ended:
             return
         self._cancel_header_timer()
-        if self.cycle is None or self.cycle.response_complete:
+        cycle = self.cycle
+        if cycle is not None and cycle is self._answering and not (cycle.more_body or cycle.response_complete):
+            self._ended, cycle.keep_alive = True, False
+            return
+        if cycle is None or cycle.response_complete or (cycle is self._answering and not cycle.response_started):
             body = error.json()
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
             more = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items()).encode("latin-1")
             self.transport.write(STATUS_LINE[error.status] + head + more + b"\r\n" + body)
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         self.transport.close()
         self._expect_flush()
 
@@ -210,6 +248,26 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+
+class _Unchunked:
+    """``send`` for HTTP/1.0, which has no chunks: a body without a length goes on until the connection ends."""
+
+    __slots__ = ("_cycle", "_endless")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._endless = False
+
+    async def __call__(self, message: Message) -> None:
+        cycle = self._cycle
+        if message["type"] == "http.response.start":
+            self._endless = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if self._endless:
+                cycle.chunked_encoding = False
+        elif self._endless:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await cycle.send(cast("Any", message))
 
 
 def _too_large() -> HeadersTooLarge:

@@ -47,6 +47,8 @@ def check_head(scope: Scope) -> None:
         raise BadRequest("The request needs exactly one Host header.")
     if hosts and not _HOST.fullmatch(hosts[0]):
         raise BadRequest("The Host header is not valid.")
+    if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
+        raise BadRequest("The only transfer coding is chunked.")
     if not scope["path"].isprintable():
         raise BadRequest("The URL holds control characters.")
 
@@ -69,7 +71,7 @@ class EdgeMiddleware:
 
 
 class _Exchange:
-    """One request and its response."""
+    """One request and its response. HEAD is GET without the body."""
 
     def __init__(self, app: ASGIApp, scope: Scope, send: Send, metrics: Metrics) -> None:
         self._app = app
@@ -77,6 +79,8 @@ class _Exchange:
         self._send = send
         self._metrics = metrics
         self._context = context_of(scope)
+        self._head = scope["method"] == "HEAD"
+        self._routed: Scope = {**scope, "method": "GET"} if self._head else scope
         self._status = 0
         self._extra = self._id_headers()
 
@@ -93,7 +97,7 @@ class _Exchange:
         with self._metrics.in_flight():
             try:
                 check_head(self._scope)
-                await self._app(self._scope, receive, self._start)
+                await self._app(self._routed, receive, self._start)
             except ClientDisconnected:
                 self._status = 499
             except Exception as exc:
@@ -105,6 +109,8 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             message["headers"] = [*message.get("headers", ()), *self._extra]
+        elif self._head:
+            message = {**message, "body": b""}
         await self._send(message)
 
     async def _fail(self, exc: Exception) -> None:
@@ -118,7 +124,7 @@ class _Exchange:
         await send_error(error, body, self._send, self._extra)
 
     def _record(self) -> None:
-        route = getattr(self._scope.get("route"), "path", "other")
+        route = getattr(self._routed.get("route"), "path", "other")
         seconds = time.monotonic() - self._context.started
         self._metrics.request_done(route, self._status, seconds)
         if ACCESS.isEnabledFor(logging.INFO):

@@ -91,6 +91,13 @@ def connect() -> Iterator[Callable[[], socket.socket]]:
         (POST + b"Expect: 100-continue\r\nContent-Length: 9000000000\r\n\r\n", 413),
         (POST + b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\n", 400),
         (POST + b'Content-Length: 500\r\n\r\n{"model":', 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\nabc\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: xchunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", 400),
+        (POST + b"Connection: close\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
+        (HEAD.replace(b"HTTP/1.1", b"HTTP/2.0") + b"Connection: close\r\n\r\n", 400),
+        (HEAD.replace(b"HTTP/1.1", b"HTTP/1.2") + b"Connection: close\r\n\r\n", 400),
         (HEAD + b"Upgrade: websocket\r\nConnection: close, Upgrade\r\nSec-WebSocket-Version: 13\r\n\r\n", 200),
     ],
 )
@@ -154,6 +161,9 @@ def test_expect_100_continue(connect: Callable[[], socket.socket]) -> None:
         assert b" 200 " in read_all(sock)
 
 
+TCP_CLOSE = 7
+
+
 def stream_request() -> bytes:
     body = b'{"messages":[{"role":"user","content":"hi"}],"stream":true}'
     return POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -176,6 +186,16 @@ def test_a_reader_that_stalls_is_dropped_and_its_generation_aborted() -> None:
         assert wait_for(lambda: engine.running == 1)
         assert wait_for(lambda: engine.aborted == 1)
         assert engine.running == 0
+
+
+def test_a_reader_that_stalls_is_noticed_before_the_kernel_holds_megabytes_and_reset() -> None:
+    """RELIABILITY R11. Loopback would take 4 MB; and after a close it would keep them until the client reads."""
+    engine = ScriptedEngine(Reply("x" * 1_500_000, chunk=1000), model_info=_huge())
+    with serving(engine) as connect, connect() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.sendall(stream_request())
+        assert wait_for(lambda: engine.aborted == 1)
+        assert wait_for(lambda: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -207,6 +227,72 @@ def test_a_client_that_leaves_is_noticed_though_it_sent_a_further_request(stream
         sock.close()
         assert wait_for(lambda: engine.aborted == 1)
         assert engine.running == 0
+
+
+OFFER = b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nConnection: Upgrade, HTTP2-Settings, close\r\n"
+
+
+@pytest.mark.parametrize("cut", [0, *range(1, len(b"Upgrade:") + 1)])
+def test_an_offer_to_upgrade_is_not_taken(connect: Callable[[], socket.socket], cut: int) -> None:
+    """Java's client offers h2c with its first request; ``cut``: where the field's name is split into two reads."""
+    body = b'{"messages":[{"role":"user","content":"hi"}]}'
+    before = POST + b"Content-Length: %d\r\n" % len(body)
+    with connect() as sock:
+        if cut:
+            sock.sendall(before + OFFER[:cut])
+            time.sleep(0.05)
+            sock.sendall(OFFER[cut:] + b"\r\n" + body)
+        else:
+            sock.sendall(before.replace(b"Host", b"Expect: nothing\r\nHost") + OFFER.upper() + OFFER + b"\r\n" + body)
+        head, _, answer = read_all(sock).partition(b"\r\n\r\n")
+    assert b" 200 " in head, head
+    assert json.loads(answer)["choices"][0]["message"]["content"] == "Hello!"
+
+
+def test_an_offer_on_a_connection_in_use_is_not_taken_either(connect: Callable[[], socket.socket]) -> None:
+    body = b'{"messages":[{"role":"user","content":"hi"}]}'
+    with connect() as sock:
+        sock.sendall(HEAD + b"\r\n")
+        assert b" 200 " in sock.recv(65536)
+        sock.sendall(POST + b"Content-Length: %d\r\n" % len(body) + OFFER + b"\r\n" + body)
+        assert b"Hello!" in read_all(sock)
+
+
+def test_a_stream_for_http_1_0_has_no_chunks(connect: Callable[[], socket.socket]) -> None:
+    with connect() as sock:
+        sock.sendall(stream_request().replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, _, body = read_all(sock).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    assert body.startswith(b"data: {")
+    assert body.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/health/live", b"/v1/models", b"/v1/models/nope", b"/metrics"])
+def test_head_is_get_without_the_body(connect: Callable[[], socket.socket], path: bytes) -> None:
+    def answer(method: bytes) -> tuple[bytes, bytes]:
+        with connect() as sock:
+            sock.sendall(method + b" " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            head, _, body = read_all(sock).partition(b"\r\n\r\n")
+            return head.partition(b"\r\n")[0], body
+
+    status, body = answer(b"GET")
+    assert body
+    assert answer(b"HEAD") == (status, b"")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("rest", [b"garbage\r\n\r\n", b"GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n", HEAD * 200])
+def test_a_whole_request_is_answered_whatever_follows_it(
+    connect: Callable[[], socket.socket], stream: bool, rest: bytes
+) -> None:
+    body = b'{"messages":[{"role":"user","content":"hi"}],"stream":%s}' % (b"true" if stream else b"false")
+    with connect() as sock:
+        sock.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + rest)
+        answer = read_all(sock)
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"[DONE]" in answer if stream else b"Hello!" in answer
 
 
 def test_pipelined_requests_are_answered_in_order() -> None:
