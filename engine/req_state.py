@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import msgspec
 
 from engine.client import EngineUnavailable
 from engine.messages import FinishReason, GenerateOutput, StrRow, TokenLogprob
 
+PIECE_TOKENS = 32
+"""Tokens with logprobs that are handed out together at most, where nobody has fetched them for a while."""
 SMOOTHING = 0.1
 """Weight of the newest answer in the estimate of the pace."""
 FIRST_PACE = 1e-3
@@ -18,17 +23,34 @@ FIRST_PACE = 1e-3
 MAX_RETRY_AFTER = 60.0
 
 
-class _Pending:
-    """Deltas of one choice that nobody has fetched yet, merged."""
+class _Piece(msgspec.Struct, array_like=True):
+    """Consecutive deltas as one. completion_tokens: at its end."""
 
-    __slots__ = ("last", "logprobs", "prompt_logprobs", "text", "token_ids")
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    completion_tokens: int
+
+
+class _Pending:
+    """Deltas of one choice that nobody has fetched yet, merged.
+
+    Logprobs are kept as MessagePack, a piece of PIECE_TOKENS each, and handed out piece by piece: as objects those of
+    20 alternatives take ten times as much, and as JSON in one chunk four times.
+    """
+
+    __slots__ = ("_pieces", "last", "logprobs", "prompt_logprobs", "text", "token_ids")
 
     def __init__(self, row: StrRow) -> None:
-        self.text = [row.text]
-        self.token_ids = list(row.token_ids)
-        self.logprobs: list[TokenLogprob] = list(row.logprobs)
-        self.prompt_logprobs = row.prompt_logprobs
-        self.last = row
+        self._pieces: deque[bytes] = deque()
+        self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
+        self._clear()
+        self.add(row)
+
+    def _clear(self) -> None:
+        self.text: list[str] = []
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
 
     def add(self, row: StrRow) -> None:
         self.text.append(row.text)
@@ -36,6 +58,19 @@ class _Pending:
         self.logprobs.extend(row.logprobs)
         self.prompt_logprobs = row.prompt_logprobs or self.prompt_logprobs
         self.last = row
+        if len(self.logprobs) >= PIECE_TOKENS and row.finish_reason is None:
+            self._pieces.append(msgspec.msgpack.encode(self._rest()))
+            self._clear()
+
+    def _rest(self) -> _Piece:
+        logprobs = tuple(self.logprobs)
+        return _Piece("".join(self.text), tuple(self.token_ids), logprobs, self.last.completion_tokens)
+
+    def take(self) -> tuple[_Piece, bool]:
+        """The next piece, and whether it is the last one."""
+        if self._pieces:
+            return msgspec.msgpack.decode(self._pieces.popleft(), type=_Piece), False
+        return self._rest(), True
 
 
 class ReqState:
@@ -102,17 +137,22 @@ class ReqState:
         return outputs
 
     def _output(self, index: int, pending: _Pending) -> GenerateOutput:
-        last = pending.last
+        piece, whole = pending.take()
+        last, prompt_logprobs = pending.last, pending.prompt_logprobs
+        if not whole:
+            pending.prompt_logprobs = ()
+            self._pending[index] = pending
+            self._wake.set()
         return GenerateOutput(
             index=index,
-            text="".join(pending.text),
-            token_ids=tuple(pending.token_ids),
-            logprobs=tuple(pending.logprobs),
-            prompt_logprobs=pending.prompt_logprobs,
-            finish_reason=last.finish_reason,
+            text=piece.text,
+            token_ids=piece.token_ids,
+            logprobs=piece.logprobs,
+            prompt_logprobs=prompt_logprobs,
+            finish_reason=last.finish_reason if whole else None,
             prompt_tokens=last.prompt_tokens or self._prompt_tokens,
             cached_tokens=last.cached_tokens,
-            completion_tokens=last.completion_tokens,
+            completion_tokens=piece.completion_tokens,
         )
 
 

@@ -20,6 +20,7 @@ import contextlib
 import re
 import resource
 import socket
+import struct
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -33,6 +34,9 @@ from server.args import ServerArgs
 from server.errors import ApiError, BadRequest, HeadersTooLarge, RequestTimeout, Unavailable
 
 _TCP_ESTABLISHED = 1
+_UNSENT_BYTES = 128 * 1024
+"""What the kernel takes for a connection beyond what is on its way; it would take 4 MB, and nobody would notice that
+the client does not read."""
 _UPGRADE = re.compile(rb"\nupgrade(?=:)", re.IGNORECASE)
 _UPGRADE_BYTES = len(b"\nupgrade")
 _WATCH_INTERVAL = 0.25
@@ -66,6 +70,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
+        bound_kernel_buffer(self.transport.get_extra_info("socket"))
         if len(self.connections) > self._max_connections:
             self._refuse(Unavailable("The server has too many open connections."))
         else:
@@ -176,7 +181,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self._timeouts.write, self.transport.abort)
+            self._write_timer = self.loop.call_later(self._timeouts.write, self._cut_off)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -200,7 +205,15 @@ class GatewayProtocol(HttpToolsProtocol):
     def _flush_timed_out(self) -> None:
         self._write_timer = None
         if self.transport.get_write_buffer_size() > 0:
-            self.transport.abort()
+            self._cut_off()
+
+    def _cut_off(self) -> None:
+        """Reset the connection: after a mere close the kernel would keep what is unsent for many minutes."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def _unsupported_upgrade_warning(self) -> None:
         """We never upgrade; the request goes on as plain HTTP."""
@@ -248,6 +261,13 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+
+def bound_kernel_buffer(sock: socket.socket | None) -> None:
+    """What is sent and not yet acknowledged stays unbounded, so that fast clients far away are not slowed down."""
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, AttributeError):  # not everywhere
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
 
 class _Unchunked:

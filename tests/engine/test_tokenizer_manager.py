@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 
@@ -21,7 +22,9 @@ from engine.messages import (
     StrRow,
     TokenizedGenerateReqInput,
     TokenLogprob,
+    TopLogprob,
 )
+from engine.req_state import PIECE_TOKENS, ReqState
 from engine.sampling_params import SamplingParams
 from engine.text.byte_tokenizer import VOCAB_SIZE, ByteTokenizer
 from engine.tokenizer_manager import ENGINE_STOPPED, LONG_TEXT, TokenizerManager
@@ -107,11 +110,65 @@ async def test_what_nobody_fetches_is_merged(rig):
     rig.row(rid, "a")
     await pending
     for index in range(1000):
-        rig.row(rid, "x", logprobs=(TokenLogprob(120, -1.0),), completion_tokens=index + 2)
+        rig.row(rid, "x", completion_tokens=index + 2)
     rig.row(rid, "", END, completion_tokens=1001)
     (output,) = [output async for output in stream]
-    assert (output.text, len(output.token_ids), len(output.logprobs)) == ("x" * 1000, 1000, 1000)
+    assert (output.text, len(output.token_ids)) == ("x" * 1000, 1000)
     assert (output.finish_reason, output.completion_tokens) == (END, 1001)
+
+
+def logprob(index: int, alternatives: int = 0) -> TokenLogprob:
+    top = tuple(TopLogprob(1000 * index + rank, -index / 7 - rank / 3) for rank in range(alternatives))
+    return TokenLogprob(index, -index / 7, top)
+
+
+@pytest.mark.parametrize("fetched_at", [(), (1,), (50, 51, 200), (32, 64, 65, 193), tuple(range(0, 300, 7))])
+@pytest.mark.parametrize("end", [END, FinishReason(type="error", message="no", status=500)])
+async def test_logprobs_that_nobody_fetches_come_in_pieces_and_in_order(rig, fetched_at, end):
+    """However the reader falls behind: the same tokens, texts and counts, nothing twice and nothing lost."""
+    stream = rig.generate(n=2)
+    pending = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    rids = [request.rid for request in rig.requests]
+    outputs = []
+    for index in range(300):
+        for rid in rids:
+            more = {"prompt_logprobs": (logprob(5),)} if index == 0 else {}
+            rig.row(rid, chr(97 + index % 26), logprobs=(logprob(index, 3),), completion_tokens=index + 1, **more)
+        if index in fetched_at:
+            outputs.append(await pending)
+            pending = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+    for rid in rids:
+        rig.row(rid, "", end, completion_tokens=300)
+    outputs += [await pending, *[output async for output in stream]]
+    for choice in (0, 1):
+        own = [output for output in outputs if output.index == choice]
+        ids = [token_id for output in own for token_id in output.token_ids]
+        assert ids == [97 + index % 26 for index in range(300)]
+        assert "".join(output.text for output in own) == "".join(map(chr, ids))
+        assert [item for output in own for item in output.logprobs] == [logprob(index, 3) for index in range(300)]
+        assert [item for output in own for item in output.prompt_logprobs] == [logprob(5)]
+        assert max(len(output.logprobs) for output in own) <= 2 * PIECE_TOKENS
+        counted = 0
+        for output in own:
+            counted += len(output.token_ids)
+            assert output.completion_tokens == counted
+        assert [output.finish_reason for output in own] == [None] * (len(own) - 1) + [end]
+
+
+def test_a_reader_that_stalls_costs_little_memory():
+    """RELIABILITY R11: 1,500 tokens with 20 alternatives each, kept for a client that reads none of them."""
+    state = ReqState(1, 1)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for index in range(1500):
+            row = StrRow(rid="r", text="x", token_ids=(index,), logprobs=(logprob(index, 20),))
+            state.add(0, row)
+        assert tracemalloc.get_traced_memory()[0] - before <= 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 async def test_leaving_the_stream_aborts_what_is_left(rig):
