@@ -41,8 +41,8 @@ FREE = OutputShape()
 
 
 def parse_response_format(value: Mapping[str, Any] | None) -> OutputShape:
-    """OpenAI's ``response_format``, and ``json_object`` with a ``schema``, as llama.cpp and others have it. Raises
-    BadRequest naming the part that is wrong."""
+    """OpenAI's ``response_format``, and ``json_object`` or ``json_schema`` with a ``schema`` beside the type, as
+    llama.cpp and others have it. Raises BadRequest naming the part that is wrong."""
     if value is None:
         return FREE
     kind = value.get("type")
@@ -57,6 +57,8 @@ def parse_response_format(value: Mapping[str, Any] | None) -> OutputShape:
             param="response_format.type",
         )
     inner = value.get("json_schema")
+    if inner is None and value.get("schema") is not None:
+        return parse_json_schema(value, "response_format")
     if not isinstance(inner, dict):
         raise BadRequest("'response_format.json_schema' is required.", param="response_format.json_schema")
     return parse_json_schema(inner, "response_format.json_schema")

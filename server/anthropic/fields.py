@@ -19,6 +19,7 @@ IGNORED: Mapping[str, str] = MappingProxyType(
     {
         "anthropic_beta": "as the header of that name: nothing here depends on it",
         "cache_control": "the prefix cache needs no hint; on blocks and tools too",
+        "context_management": "nothing is cleared; too long a context is a 400",
         "diagnostics": "not produced",
         "inference_geo": "there is one place",
         "metadata": "not kept",
@@ -34,8 +35,7 @@ REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "compaction": (),
         "container": (),
         "mcp_servers": ([],),
-        "context_management": ({}, {"edits": []}),
-        "fallbacks": ([],),
+        "fallbacks": ([], "default"),
     }
 )
 """Fields that would change the answer, with the values that mean "off". null is always off."""
@@ -70,6 +70,9 @@ def tool_places(tools: list[Any] | None) -> list[int]:
     for index, tool in enumerate(tools or ()):
         if not isinstance(tool, dict):
             raise BadRequest(f"Invalid value for 'tools[{index}]': an object is expected.", param=f"tools[{index}]")
+        if tool.get("type") == "function":
+            where = f"tools[{index}].type"
+            raise BadRequest(f"Invalid value for '{where}': tools have a name and an input_schema here.", param=where)
         if tool.get("type") in (None, "custom") and not isinstance(tool.get("input_schema"), dict):
             where = f"tools[{index}].input_schema"
             raise BadRequest(f"Invalid value for '{where}': a JSON Schema object is expected.", param=where)

@@ -1,7 +1,8 @@
 """``tools``, ``tool_choice`` and ``text`` of /v1/responses in the form that the rest of the gateway reads.
 
 Function tools lie flat here. Tools of other types (hosted ones, namespaces, custom ones) are listed by real clients
-that do not need them: they are echoed and otherwise ignored, and cannot be chosen.
+that do not need them: they are echoed and otherwise ignored, and cannot be chosen. Tools of MCP servers are refused:
+whoever names a server needs it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from server import limits
 from server.constraints import FREE, OutputShape, parse_json_schema
-from server.errors import BadRequest
+from server.errors import BadRequest, Unsupported
 from server.tools import Tools, parse_tools
 
 _KEYS = ("name", "description", "parameters", "strict")
@@ -28,6 +29,8 @@ def function_places(tools: list[Any] | None) -> list[int]:
             raise BadRequest(f"Invalid value for '{where}': an object is expected.", param=where)
         if not isinstance(tool.get("type"), str):
             raise BadRequest(f"Invalid value for '{where}.type': a string is expected.", param=f"{where}.type")
+        if tool["type"] == "mcp":
+            raise Unsupported(f"{where}.type", f"'{where}': this server connects to no MCP servers.")
         if tool["type"] == "function":
             places.append(index)
     return places
@@ -69,7 +72,32 @@ def read_text(text: Mapping[str, Any] | None) -> OutputShape:
             "Invalid value for 'text.format.type': 'text', 'json_object' or 'json_schema' is expected.",
             param="text.format.type",
         )
+    inner = given.get("json_schema")
+    if isinstance(inner, dict):  # chat's form
+        return parse_json_schema(inner, "text.format.json_schema")
     return parse_json_schema(given, "text.format")
+
+
+def echoed_format(text: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``text.format`` as OpenAI echoes it: flat, every key that its type needs is there. It must have been read."""
+    given = (text or {}).get("format") or {"type": "text"}
+    if given["type"] != "json_schema":
+        return {"type": given["type"]}
+    inner = given.get("json_schema")
+    flat = {key: value for key, value in (inner if isinstance(inner, dict) else given).items() if value is not None}
+    return {"name": "response", "schema": {"type": "object"}, **flat, "type": "json_schema"}
+
+
+def echoed_choice(choice: Any) -> Any:
+    """``tool_choice`` as OpenAI echoes it."""
+    if not isinstance(choice, dict):
+        return "auto" if choice is None else choice
+    if isinstance(choice.get("function"), dict):
+        return {"type": "function", "name": choice["function"].get("name")}
+    if choice.get("type") == "allowed_tools":
+        inner = choice.get("allowed_tools", choice)
+        return {"type": "allowed_tools", "mode": inner.get("mode", "auto"), "tools": inner.get("tools")}
+    return choice
 
 
 def echoed_tools(tools: list[Any] | None) -> list[Any]:

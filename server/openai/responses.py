@@ -29,7 +29,14 @@ from server.openai.response_fields import refuse_fields
 from server.openai.response_input import read_items, to_messages
 from server.openai.response_items import listed, parsed, resolved
 from server.openai.response_store import ResponseNotFound, ResponseStore, StoredResponse
-from server.openai.response_tools import echoed_tools, function_places, read_text, read_tools
+from server.openai.response_tools import (
+    echoed_choice,
+    echoed_format,
+    echoed_tools,
+    function_places,
+    read_text,
+    read_tools,
+)
 from server.openai.sampling import check_common, sampling_params
 from server.openai.streaming import EventStream
 from server.openai.types.responses import ResponsesRequest
@@ -177,7 +184,7 @@ class ResponsesHandler:
 
 def _fields(asked: ResponsesRequest, model: str) -> dict[str, Any]:
     """The response object without its state."""
-    reasoning, text = asked.reasoning or {}, asked.text or {}
+    reasoning = asked.reasoning or {}
     return {
         "id": "resp_" + secrets.token_hex(24),
         "object": "response",
@@ -200,8 +207,8 @@ def _fields(asked: ResponsesRequest, model: str) -> dict[str, Any]:
         "service_tier": "default",
         "store": asked.store is not False,
         "temperature": 1.0 if asked.temperature is None else asked.temperature,
-        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
-        "tool_choice": "auto" if asked.tool_choice is None else asked.tool_choice,
+        "text": {"format": echoed_format(asked.text), "verbosity": "medium"},
+        "tool_choice": echoed_choice(asked.tool_choice),
         "tools": echoed_tools(asked.tools),
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": 1.0 if asked.top_p is None else asked.top_p,

@@ -13,6 +13,8 @@ from server.openai.types.common import SamplingFields
 
 _SALT = re.compile(r"[A-Za-z0-9_-]{1,%d}" % limits.MAX_CACHE_SALT)  # noqa: UP031 (braces of the regex)
 _INT64 = 1 << 63
+_SMALLEST_TOP_P = 1e-6
+"""What 0 means: the most likely token alone."""
 
 
 def sampling_params(
@@ -69,7 +71,10 @@ _PLAIN = (
 def _given(request: SamplingFields) -> dict[str, Any]:
     """Fields that are passed on as they are; null is the default."""
     values = ((name, getattr(request, name)) for name in _PLAIN)
-    return {name: value for name, value in values if value is not None}
+    given = {name: value for name, value in values if value is not None}
+    if given.get("top_p") == 0:
+        given["top_p"] = _SMALLEST_TOP_P
+    return given
 
 
 def _max_tokens(value: int | None, param: str, info: ModelInfo) -> int | None:

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
 from engine.messages import FinishReason
+from engine.sampling.draw import draw
 from tests.fakes import Reply, ScriptedEngine
 from tests.server.conftest import Gateway, events
 
@@ -371,6 +373,14 @@ async def test_sampling_fields_reach_the_engine(gateway: Gateway) -> None:
     assert params.skip_special_tokens is False
     assert request.priority == 3
     assert "<tool_call>" in request.keep_special
+
+
+async def test_top_p_of_0_is_the_most_likely_token(gateway: Gateway) -> None:
+    assert (await gateway.chat(USER, top_p=0, temperature=1)).status_code == 200
+    params = gateway.engine.requests[-1].sampling
+    row = np.array([0.0, 1.0, 0.999, -1.0], np.float32)
+    drawn = {draw(row, u / 100, temperature=params.temperature, top_p=params.top_p) for u in range(100)}
+    assert drawn == {1}
 
 
 async def test_special_spellings_in_user_text_are_guarded(gateway: Gateway) -> None:

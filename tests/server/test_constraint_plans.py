@@ -86,9 +86,10 @@ async def test_response_format_begins_after_reasoning(plan: Plan, mode: str) -> 
     check(await plan(mode, response_format=SHAPE), mode, '{"n": 4}', '{"n": true}')
 
 
-async def test_a_schema_beside_json_object_is_enforced(plan: Plan) -> None:
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+async def test_a_schema_beside_the_type_is_enforced(plan: Plan, kind: str) -> None:
     """As llama.cpp and others spell it: a schema that is sent is never ignored."""
-    check(await plan("closed", response_format={"type": "json_object", "schema": DOCUMENT}), "closed", '{"n": 4}', "{}")
+    check(await plan("closed", response_format={"type": kind, "schema": DOCUMENT}), "closed", '{"n": 4}', "{}")
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -230,6 +230,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"output_format": {"type": "json_schema"}}, "output_format"),
     ({"tools": ["x"]}, "tools[0]"), ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
     ({"tools": [{"type": "x"}, {**WEATHER, "name": "a b"}]}, "tools[1].name"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].type"), ({"fallbacks": [{"model": "m"}]}, "fallbacks"),
     ({"tools": [{"type": "x"}, {**WEATHER, "strict": True, "input_schema": BAD_STRICT}]}, "tools[1].input_schema"),
     ({"tools": [{"type": "x"}, {**WEATHER, "strict": True, "input_schema": {"type": "objekt"}}]}, "tools[1].input_schema"),
     ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice"),
@@ -251,6 +252,20 @@ async def test_refusals_name_the_field(gateway: Gateway) -> None:
                 problems.append((param, fields, body))
     assert not problems
     assert gateway.engine.running == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        {"fallbacks": "default"},
+        {"billing_policy": {"type": "billing_policy", "bill_to": "self"}},
+        {"output_config": {"task_budget": {"type": "tokens", "total": 20000}}},
+    ],
+)
+async def test_what_coding_agents_always_send_changes_nothing(gateway: Gateway, fields: dict[str, Any]) -> None:
+    assert await prompt(gateway, **fields) == await prompt(gateway)
 
 
 async def test_what_is_missing_is_named(gateway: Gateway) -> None:

@@ -131,6 +131,9 @@ async def test_text_formats(gateway: Gateway) -> None:
         body = await answer(gateway, text={"format": form})
         assert body["text"]["format"] == form
         assert gateway.engine.requests[-1].grammar is not None
+    nested = {"type": "json_schema", "json_schema": {"name": "w", "schema": {"properties": {"only_here": {}}}}}
+    await answer(gateway, text={"format": nested})
+    assert "only_here" in gateway.engine.requests[-1].grammar.source, "chat's form is read, not taken for no schema"
     for text in (None, {}, {"format": {"type": "text"}}, {"verbosity": "low"}):
         await answer(gateway, text=text)
         assert gateway.engine.requests[-1].grammar is None
@@ -138,6 +141,27 @@ async def test_text_formats(gateway: Gateway) -> None:
     grammar = gateway.engine.requests[-1].grammar
     assert grammar is not None
     assert 'start: "a"' in grammar.source, "the choice, after reasoning that may come first"
+
+
+ODD_BUT_FINE: list[dict[str, Any]] = [
+    {"text": {"format": {"type": "json_schema", "json_schema": {"name": "w", "schema": SCHEMA}}}},
+    {"text": {"format": {"type": "json_schema", "schema": SCHEMA, "strict": None, "description": None}}},
+    {"text": {"format": {"type": "json_schema"}}},
+    {"text": {"format": None}},
+    {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+    {"tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": "get_weather"}]}},
+    {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}}},
+    {"tools": [{"type": "function", "name": "f"}, {"type": "function", "name": "g", "parameters": None, "strict": None}]},
+    {"reasoning": {"effort": None, "summary": None, "generate_summary": None}}, {"reasoning": {}},
+    {"truncation": "auto", "include": [], "metadata": None, "user": None, "top_logprobs": None, "service_tier": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", ODD_BUT_FINE)
+async def test_what_is_echoed_is_typed(make_gateway: Callable[..., Any], fields: dict[str, Any]) -> None:
+    """``answer`` validates strictly: what is accepted in another spelling comes back in the documented one."""
+    async with make_gateway(CALL) as gateway:
+        await answer(gateway, **{"tools": [WEATHER], **fields})
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -163,7 +187,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"), ({"text": {"format": "json"}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "objekt"}}}}, "text.format.schema"),
     ({"text": {"format": {"type": "json_schema", "name": "x", "strict": True, "schema": STRICT}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_schema", "json_schema": {"schema": {"type": "objekt"}}}}}, "text.format.json_schema.schema"),
     ({"tools": ["x"]}, "tools[0]"), ({"tools": [{"name": "f"}]}, "tools[0].type"),
+    ({"tools": [{"type": "mcp", "server_label": "x", "server_url": "http://127.0.0.1:1"}]}, "tools[0].type"),
     ({"tools": [{"type": "web_search"}, {"type": "function", "name": "a b"}]}, "tools[1].name"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
     ({"tools": [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": 5}]}, "tools[1].parameters"),
