@@ -1,8 +1,8 @@
 """One JSON value, validated and copied as it arrives.
 
 What the model wrote is copied byte for byte. The repairs are those that can be made without looking ahead: those of
-strings (toolcall.json_strings), a trailing comma is left out, doubled outer braces are read as one, and Python
-spellings (True, None, 'text', tuples) become JSON.
+strings (toolcall.json_strings), a trailing comma is left out, a missing one before a key is put in, doubled outer
+braces are read as one, and Python spellings (True, None, 'text', tuples, sets) become JSON.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _OTHER_BASE = re.compile(r"[+-]?0(?:[xX][0-9a-fA-F]{1,16}|[oO][0-7]{1,22}|[bB][0
 _SPACES = re.compile(r"[ \t\r\n]+")
 _ATOM = re.compile(r"[^\s,:;\]})\[{(\"'<>`]+")
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
+_NO_NUMBERS = {word: quote(word) for word in ("NaN", "Infinity", "-Infinity")}
+"""What JSON has no word for is text, as in tags."""
 
 
-def read_atom(lx: Lexer, put: Put) -> Read[None]:
-    """A number, true, false or null, put whole."""
+def read_atom(lx: Lexer, put: Put, *, python: bool = False) -> Read[None]:
+    """A number, true, false or null, put whole. In Python ``NaN`` would be a variable, and is no call."""
     while True:
         found = _ATOM.match(lx.buf, lx.pos)
         if found is None:
@@ -43,7 +45,7 @@ def read_atom(lx: Lexer, put: Put) -> Read[None]:
             break
         yield
     word = found.group()
-    text = _WORDS.get(word) or number(word) or _other_base(word)
+    text = _WORDS.get(word) or number(word) or _other_base(word) or (None if python else _NO_NUMBERS.get(word))
     if text is None:
         raise NoCall
     lx.pos = found.end()
@@ -111,10 +113,7 @@ def read_value(
         elif need == "key":
             _flush_comma(frame, put)
             frame.fresh = False
-            if char in "\"'":
-                yield from read_string(lx, put, python=python)
-            else:
-                put(quote((yield from read_bare_key(lx, python=python))))
+            yield from _read_key(lx, put, char, python)
             frame.need = "colon"
         else:
             yield from _begin_value(lx, frame, char, put, commit)
@@ -124,11 +123,21 @@ def read_value(
             return
 
 
-def read_bare_key(lx: Lexer, *, python: bool = False) -> Read[str]:
-    """A key without quotes, as JavaScript has them; in Python it would be a variable, and is no call."""
+def _read_key(lx: Lexer, put: Put, char: str, python: bool) -> Read[None]:
+    """A key. In Python one without quotes is a number or the like, and becomes the text that means it."""
+    if char in "\"'":
+        yield from read_string(lx, put, python=python)
+    elif python:
+        yield from read_atom(lx, lambda atom: put(quote(atom)), python=True)
+    else:
+        put(quote((yield from read_bare_key(lx))))
+
+
+def read_bare_key(lx: Lexer) -> Read[str]:
+    """A key without quotes, as JavaScript has them."""
     while True:
         found = _WORD.match(lx.buf, lx.pos)
-        if found is None or python or len(found.group()) > MAX_WORD:
+        if found is None or len(found.group()) > MAX_WORD:
             raise NoCall
         if found.end() < len(lx.buf):
             break
@@ -152,10 +161,11 @@ def _flush_comma(frame: _Frame, put: Put) -> None:
 
 
 def _after_value(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
-    if char == ",":
-        lx.pos += 1
-        frame.comma = ","
-        frame.need = "key" if frame.closers[-1] == "}}" else "value"
+    in_object = frame.closers[-1] == "}}"
+    if char == "," or (char == '"' and in_object):
+        lx.pos += char == ","
+        frame.comma = "," if char == "," else ", "
+        frame.need = "key" if in_object else "value"
     else:
         _close(lx, frame, char, put)
 
@@ -193,20 +203,26 @@ def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable
     elif char in "\"'":
         yield from read_string(lx, put)
     else:
-        yield from read_atom(lx, put)
+        yield from read_atom(lx, put, python=frame.python)
         begun()
     frame.need = "comma"
 
 
 def _open_braces(lx: Lexer, frame: _Frame, put: Put) -> Read[None]:
-    """Python's braces: a dict, or a set if what follows its first string is no colon."""
+    """Python's braces: a dict, or a set if what follows its first element is no colon."""
     _open(frame, "{")
     space: list[str] = []
     first: list[str] = []
-    yield from skip_space(lx, space.append)
+    char = yield from skip_space(lx, space.append)
     found = yield from read_python_string(lx, first.append)
+    atom = not found and bool(char) and char not in "}{[("
+    if atom:
+        yield from read_atom(lx, first.append, python=True)
+        found = True
     a_set = found and (yield from skip_space(lx)) in (",", "}")
     put("[" if a_set else "{")
+    if atom and not a_set:
+        first = [quote(first[0])]
     for piece in (*space, *first):
         put(piece)
     if a_set:

@@ -1,6 +1,7 @@
 """One quoted string, copied as it arrives, with the repairs that need no looking ahead.
 
-Raw control characters are escaped and a backslash that begins no escape is doubled; Python's escapes become JSON's.
+Raw control characters are escaped, a backslash that begins no escape is doubled, an apostrophe in front of a letter
+ends nothing (``'it's'``); Python's escapes become JSON's.
 """
 
 from __future__ import annotations
@@ -99,10 +100,10 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False
             yield from _read_raw_pair(lx, put) if raw else _read_escape(lx, put, python)
             continue
         lx.pos += 1
-        if char == mark:
+        if char == mark and not (mark == "'" and (yield from peek(lx)).isalnum()):
             put('"')
             return
-        put(escape(char))
+        put(escape(char) if char != mark else char)
 
 
 def _read_raw_pair(lx: Lexer, put: Put) -> Read[None]:
@@ -169,7 +170,8 @@ def _read_python_escape(lx: Lexer, put: Put, char: str) -> Read[None]:
         lx.pos -= 1
         base = 8
     if not size:
-        put(_PYTHON_ESCAPES[char])
+        if _PYTHON_ESCAPES[char]:
+            put(_PYTHON_ESCAPES[char])
         lx.pos += 2
         return
     yield from have(lx, size + 2)

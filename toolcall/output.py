@@ -137,9 +137,8 @@ class Output:
             self._call = None
 
     def forget_space(self) -> None:
-        """White space in front of a call that has started is layout, although the call is cut off."""
-        if self.next_index:
-            self.content.drop_held()
+        """White space in front of a call is layout, although the call is cut off."""
+        self.content.drop_held()
 
     def start(self, call: CallWriter) -> None:
         assert call.tool is not None

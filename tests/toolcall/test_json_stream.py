@@ -48,18 +48,38 @@ def test_json_passes_byte_for_byte_however_it_is_cut(value: Any, style: dict[str
     assert streamed(text) == streamed(text, 3) == decode_all(read_value, text) == text
 
 
+_KEYS = st.text(max_size=5) | st.booleans() | st.none() | st.integers()
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
-        lambda s: st.lists(s, max_size=3) | st.dictionaries(st.text(max_size=5), s, max_size=3),
+        lambda s: st.lists(s, max_size=3) | st.dictionaries(_KEYS, s, max_size=3),
         max_leaves=8,
     )
 )
 def test_python_literals_become_json(value: Any) -> None:
     text = decode_all(lambda lx, put: read_value(lx, put, python=True), repr(value))
     assert text is not None
-    assert json.loads(text) == value
+    assert json.loads(text) == json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{1, 2}", [1, 2]),
+        ("{-1.5}", [-1.5]),
+        ("{'a', 2, None}", ["a", 2, None]),
+        ("{1: 'a', None: 2}", {"1": "a", "null": 2}),
+        ("{x: 1}", None),
+        ("{NaN}", None),
+        ("NaN", None),
+    ],
+)
+def test_python_braces(text: str, value: Any) -> None:
+    found = decode_all(lambda lx, put: read_value(lx, put, python=True), text)
+    assert (None if found is None else json.loads(found)) == value
 
 
 @pytest.mark.parametrize(
@@ -76,6 +96,9 @@ def test_python_literals_become_json(value: Any) -> None:
         ("[True, None, False]", "[true, null, false]"),
         ("(1, 2)", "[1, 2]"),
         ("[007, +1, .5, 1_000]", "[7, 1, 0.5, 1000]"),
+        ("[NaN, Infinity, -Infinity]", '["NaN", "Infinity", "-Infinity"]'),
+        ('{"a": "x" "b": {"c": 1}"d": 2}', '{"a": "x" , "b": {"c": 1}, "d": 2}'),
+        ("{'a': 'it's O'Brien's'}", '{"a": "it\'s O\'Brien\'s"}'),
         ("[ ]", "[ ]"),
         ("{ }", "{ }"),
     ],
@@ -98,8 +121,9 @@ def test_repairs(text: str, repaired: str) -> None:
         "[1,,2]",
         "{1: 2}",
         "nope",
-        "[NaN]",
-        "[Infinity]",
+        "[nan]",
+        '["a" "b"]',
+        '{"a": "say "x" now"}',
         "",
         "{]",
         "[}",

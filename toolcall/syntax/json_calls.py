@@ -14,6 +14,8 @@ from toolcall.syntax.block import Options
 NAME_KEYS = ("name", "tool_name", "function_name", "function", "tool")
 ARGUMENT_KEYS = ("arguments", "parameters", "args", "params", "input")
 OTHER_KEYS = ("type", "id", "index", "tool_call_id", "description")
+AROUND_KEYS = ("function", "tool_call", "function_call", "tool_calls", "function_calls")
+"""Their value is a call, or a list of calls."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class JsonCalls:
                 lx.pos += 1
             elif char and (char in "\"'" or (_begins_key(char) and not options.strict)):
                 depth += yield from self._member(lx, call, options, strange)
-            elif call.tool is not None and call.written and not options.strict and not (char == "" and lx.cut):
+            elif call.tool is not None and call.written and _may_end(lx, char, options):
                 break
             else:
                 raise NoCall
@@ -71,16 +73,20 @@ class JsonCalls:
         that say nothing about a call; without arguments they may be the arguments themselves."""
         quoted = lx.buf[lx.pos] in "\"'"
         key = (yield from read_text(lx)) if quoted else (yield from read_bare_key(lx))
-        if options.strict and key not in (*self.names, *self.arguments, *OTHER_KEYS):
+        if options.strict and key not in (*self.names, *self.arguments, *OTHER_KEYS, *AROUND_KEYS):
             raise NoCall
         if (yield from skip_space(lx)) != ":":
             raise NoCall
         lx.pos += 1
         char = yield from skip_space(lx)
-        if key in self.names and call.tool is None:
-            if key == "function" and char == "{":
-                lx.pos += 1
+        if call.tool is None and key in AROUND_KEYS and char and char in "{[":
+            lx.pos += 1
+            if char == "{":
                 return 1
+            if (yield from skip_space(lx)) != "{":
+                raise NoCall
+            lx.pos += 1
+        elif key in self.names and call.tool is None:
             if not char or char not in "\"'":
                 raise NoCall
             call.named((yield from read_text(lx, call.may_be_named)))
@@ -94,6 +100,13 @@ class JsonCalls:
                 strange.append(key)
             yield from read_value(lx, _nothing)
         return 0
+
+
+def _may_end(lx: Lexer, char: str, options: Options) -> bool:
+    """Whether a call whose brace is missing ends here. Where nothing but braces says that it is one, the text must."""
+    if not char:
+        return not lx.cut and not (options.strict and options.rescued)
+    return not options.strict
 
 
 def _begins_key(char: str) -> bool:
@@ -113,9 +126,10 @@ def read_arguments(lx: Lexer, call: CallWriter) -> Read[None]:
         return
     if char and char in "\"'":
         text = yield from read_text(lx)
-        if text.strip() and not is_object(text):
+        empty = text.strip() in ("", "null")
+        if not empty and not is_object(text):
             raise NoCall
-        call.put(text if text.strip() else "{}")
+        call.put("{}" if empty else text)
     elif char == "[":
         lx.pos += 1
         if (yield from skip_space(lx)) != "]":
