@@ -17,6 +17,7 @@ FUNCTION_TAGS = TaggedCalls(
     call_open="<function=",
     call_opens=("<function ", "< function=", "< function "),
     name_end=">",
+    self_close="/>",
     header_stops=("\n",),
     param_open="<parameter=",
     param_opens=("<parameter ", "< parameter=", "< parameter "),

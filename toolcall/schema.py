@@ -8,6 +8,8 @@ type stays text.
 from __future__ import annotations
 
 import bisect
+import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ ALIASES: Mapping[str, str] = {
     )
     for alias in aliases.split()
 }
-_INT = re.compile(r"[+-]?[0-9]{1,400}(?:\.0+)?")
+_INT = re.compile(r"[+-]?[0-9](?:_?[0-9]){0,399}(?:\.0+)?")
 _EXPONENT = re.compile(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?[eE]\+?[0-9]{1,2}")
 _EXACT = 2.0**53
 """Above it a float no longer says which integer was written."""
@@ -53,14 +55,24 @@ _STEM = "functions."
 
 @dataclass(frozen=True, slots=True)
 class ParamType:
-    """The JSON types that a parameter allows; empty = the schema says nothing."""
+    """The JSON types that a parameter allows; empty = the schema says nothing. texts: the strings that are allowed,
+    None where any is."""
 
     kinds: frozenset[str] = frozenset()
+    texts: frozenset[str] | None = None
 
     @property
     def streams(self) -> bool:
         """Whether a value can be sent as it arrives: a string whatever it says."""
-        return "string" in self.kinds and "null" not in self.kinds
+        return "string" in self.kinds and "null" not in self.kinds and not self._limited
+
+    @property
+    def _limited(self) -> bool:
+        return self.texts is not None and len(self.kinds) > 1
+
+    def kinds_for(self, text: str) -> frozenset[str]:
+        """The types that this text may be of: no string where it is none of those that are allowed."""
+        return self.kinds - {"string"} if self._limited and text not in (self.texts or ()) else self.kinds
 
     @property
     def maybe_null(self) -> bool:
@@ -99,6 +111,27 @@ def kinds_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
     return frozenset({"array"}) if "items" in schema or "prefixItems" in schema else frozenset()
 
 
+def _texts_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str] | None:
+    """The strings that a schema lists, None where it allows any."""
+    if not isinstance(schema, Mapping) or depth > _MAX_REFS or "string" not in kinds_of(schema, root):
+        return frozenset()
+    if isinstance(schema.get("$ref"), str):
+        return _texts_of(_follow(schema["$ref"], root), root, depth + 1)
+    if "const" in schema or isinstance(schema.get("enum"), list):
+        return frozenset(v for v in (schema.get("const"), *_list(schema.get("enum"))) if isinstance(v, str))
+    parts = next((schema[word] for word in ("anyOf", "oneOf") if isinstance(schema.get(word), list)), None)
+    if parts is None or schema.get("type") is not None:
+        return None
+    found = [_texts_of(part, root, depth + 1) for part in parts]
+    return frozenset().union(*(texts for texts in found if texts)) if None not in found else None
+
+
+def type_of(schema: Any, root: Any) -> ParamType:
+    """The type of a schema inside its document."""
+    kinds = kinds_of(schema, root)
+    return ParamType(kinds, _texts_of(schema, root) if "string" in kinds and len(kinds) > 1 else None)
+
+
 def _kind(name: str) -> str:
     plain = name.strip().lower()
     return ALIASES.get(plain) or ALIASES.get(re.split(r"[\[<(]", plain, maxsplit=1)[0], "")
@@ -132,22 +165,40 @@ def _follow(ref: str, root: Any) -> Any:
 
 def to_json(text: str, kind: ParamType) -> str:
     """The JSON of a value written as text. Never fails: what fits no type becomes a string."""
-    kinds = kind.kinds
     plain = text.strip()
+    kinds = kind.kinds_for(plain)
     if plain.lower() in _NULLS and "string" not in kinds and kinds:
         return "null"
     if "string" in kinds:
         return "null" if "null" in kinds and plain == "null" else quote(text)
-    for name, convert in (("integer", _integer), ("number", number), ("boolean", _boolean)):
-        if name in kinds and (value := convert(plain)) is not None:
+    if "any" in kinds:
+        return _typed(plain, kinds) or loose_json(plain) or quote(text)
+    return _typed(plain, kinds) or _typed(_unquoted(plain), kinds) or quote(text)
+
+
+def _typed(text: str, kinds: frozenset[str]) -> str | None:
+    """The JSON of a text that fits one of the types, None if it fits none."""
+    for name, convert in (("integer", _integer), ("number", _finite), ("boolean", _boolean)):
+        if name in kinds and (value := convert(text)) is not None:
             return value
     if kinds & {"object", "array"} or not kinds:
-        value = loose_json(plain) if plain[:1] in ("{", "[", "(") else None
-        if value is not None:
-            return value
-    if "any" in kinds:
-        return loose_json(plain) or quote(text)
-    return quote(text)
+        return loose_json(text) if text[:1] in ("{", "[", "(") else None
+    return None
+
+
+def _unquoted(text: str) -> str:
+    """What stands in a JSON string: models quote values that are no strings."""
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
+        return ""
+    try:
+        return str(json.loads(text, strict=False)).strip()
+    except ValueError:
+        return ""
+
+
+def _finite(text: str) -> str | None:
+    found = number(text)
+    return found if found is not None and math.isfinite(float(found)) else None
 
 
 def _integer(text: str) -> str | None:
@@ -180,7 +231,7 @@ class SchemaNode:
 
     @property
     def type(self) -> ParamType:
-        return ParamType(kinds_of(self.schema, self.root))
+        return type_of(self.schema, self.root)
 
     def child(self, key: str) -> SchemaNode:
         """The schema of a member (or, for any key, of an element of an array)."""
@@ -214,13 +265,13 @@ class Tool:
 
     @cached_property
     def _kinds(self) -> Mapping[str, ParamType]:
-        return {k: ParamType(kinds_of(v, self._root)) for k, v in self._schemas.items()}
+        return {k: type_of(v, self._root) for k, v in self._schemas.items()}
 
     @cached_property
     def _other_kind(self) -> ParamType:
         schema = resolve(self._root, self._root)
         others = schema.get("additionalProperties") if isinstance(schema, Mapping) else None
-        return ParamType(kinds_of(others, self._root))
+        return type_of(others, self._root)
 
     def type_of(self, key: str) -> ParamType:
         """The type of a parameter; of one that is not listed, what ``additionalProperties`` says."""

@@ -104,7 +104,7 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
     ),
     ("qwen3_coder", "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</function>\n</tool_call>", [OSLO], ""),
     ("qwen3_coder", "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</tool_call>", [OSLO], ""),
-    ("qwen3_coder", "<tool_call>\n<function=now>\n</tool_call>", [], "<tool_call>\n<function=now>\n</tool_call>"),
+    ("qwen3_coder", "<tool_call>\n<function=now>\n</tool_call>", [NOW], ""),
     (
         "qwen3_coder",
         "<tool_call>\n<function=now></function>\n<tool_call>\n<function=now></function>\n</tool_call>",

@@ -11,7 +11,8 @@ from toolcall.syntax import Block, JsonCalls, TaggedCalls
 _CALLS = TaggedCalls(
     call_open="",
     name_end="\n",
-    name_stops=("<arg_key>", "</tool_call>", "{", "("),
+    name_stops=("<arg_key>", "</tool_call>", "<tool_call>", "{", "("),
+    header_stops=("<arg_value>",),
     param_open="<arg_key>",
     key_end="</arg_key>",
     value_open="<arg_value>",
@@ -43,6 +44,7 @@ def _hunyuan(suffix: str) -> tuple[Block, ...]:
         call_open=mark("tool_call"),
         name_end=mark("tool_sep"),
         name_stops=(mark("arg_key"), mark("/tool_call"), "\n"),
+        header_stops=(mark("arg_value"),),
         param_open=mark("arg_key"),
         key_end=mark("/arg_key"),
         value_open=mark("arg_value"),

@@ -29,6 +29,7 @@ _LONGCAT_TAGS = TaggedCalls(
     call_open="",
     name_end="\n",
     name_stops=("<longcat_arg_key>", "</longcat_tool_call>", "{", "("),
+    header_stops=("<longcat_arg_value>",),
     param_open="<longcat_arg_key>",
     key_end="</longcat_arg_key>",
     value_open="<longcat_arg_value>",

@@ -7,15 +7,19 @@ import re
 from toolcall.schema import ANY, STRING, ParamType
 
 _LABEL = re.compile(r"[\s=]*(?:name\s*=\s*)?")
+_UNQUOTED = re.compile(r"(\S+)(\s+\w+\s*=.*)", re.DOTALL)
 
 
 def first_attribute(header: str) -> tuple[str, str]:
-    """``"a" x="y"`` -> ("a", ' x="y"'); text without quotes is all name. ``name=`` before it is a label."""
+    """``"a" x="y"`` -> ("a", ' x="y"'); text without quotes is all name, up to an attribute. ``name=`` before it is a
+    label."""
     plain = _LABEL.sub("", header, count=1)
     if plain[:1] in ('"', "'"):
         name, _, rest = plain[1:].partition(plain[0])
         return unescape(name), rest
-    return unescape(plain.rstrip()), ""
+    found = _UNQUOTED.fullmatch(plain)
+    name, rest = found.groups() if found is not None else (plain, "")
+    return unescape(name.rstrip()), rest
 
 
 def may_be_label(header: str) -> bool:
@@ -31,6 +35,6 @@ def unescape(text: str) -> str:
 def attribute_type(attributes: str) -> ParamType | None:
     """The type that a key's attributes say, None if they say none."""
     plain = attributes.replace(" ", "").replace("'", '"')
-    if 'string="true"' in plain or 'type="string"' in plain:
+    if any(word in plain for word in ('string="true"', "string=true", 'type="string"')):
         return STRING
-    return ANY if 'string="' in plain or 'type="' in plain else None
+    return ANY if any(word in plain for word in ('string="', "string=false", 'type="')) else None

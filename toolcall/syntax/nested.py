@@ -11,7 +11,7 @@ ITEM = "item"
 
 def nested_json(text: str, namespace: str, schema: SchemaNode, depth: int = 0) -> str:
     """The JSON of a value of elements, each tag of which stands after the namespace; ``item`` elements make an
-    array. Text that is no well-formed sequence of elements is converted as plain text."""
+    array, and none at all an empty one. Text that is no well-formed sequence of elements is converted as plain text."""
     members: list[tuple[str, str]] = []
     pos = 0
     while depth < _MAX_DEPTH:
@@ -27,6 +27,8 @@ def nested_json(text: str, namespace: str, schema: SchemaNode, depth: int = 0) -
             return to_json(text, schema.type)
         members.append((key, text[end + 1 : stop]))
         pos = stop + len(close)
+    if not text.strip() and "string" not in schema.type.kinds and (empty := schema.type.kinds & {"array", "object"}):
+        return "[]" if "array" in empty else "{}"
     if not members or text[pos:].strip():
         return to_json(text, schema.type)
     values = [(k, nested_json(v, namespace, schema.child(k), depth + 1)) for k, v in members]

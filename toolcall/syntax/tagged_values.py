@@ -1,0 +1,189 @@
+"""One value of a call that is written as tags: from behind its opening tag to behind its closing one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from toolcall.json_text import escape
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_marker, at_words, peek, skip_space, until
+from toolcall.schema import ParamType, SchemaNode, Tool, to_json
+from toolcall.syntax.attributes import first_attribute
+from toolcall.syntax.nested import nested_json
+from toolcall.syntax.tags import MAX_HEADER, Tags
+
+_CDATA_OPEN = Markers(("<![CDATA[", "\n<![CDATA["))
+_CDATA_CLOSE, _CDATA_SPLIT = "]]>", "]]]]><![CDATA[>"
+
+
+@dataclass(slots=True)
+class TaggedValue:
+    """seen: the keys of the call so far, this one last. tag: what closes it where tags close by name."""
+
+    tags: Tags
+    kind: ParamType
+    tool: Tool
+    seen: list[str]
+    schema: SchemaNode
+    tag: str
+    _put: Put = field(init=False)
+    _held: list[str] = field(init=False, default_factory=list)
+    """Text behind a closing tag that may be the value's own: noise if the call goes on, else a part of the value."""
+    _led: bool = field(init=False, default=False)
+    """A layout newline stands in front of the value."""
+    _opened: bool = field(init=False, default=False)
+    """The value holds a tag that its own closing tag would close."""
+    _quoted: bool = field(init=False, default=False)
+    """The value holds tags of calls, so that a whole call inside it may end."""
+
+    def read(self, lx: Lexer, put: Put) -> Read[None]:
+        """Puts the value as JSON."""
+        tags = self.tags
+        closes, ends = yield from self._begin(lx)
+        streams = self.kind.streams
+        raw: list[str] = []
+        if streams:
+            put('"')
+        self._put = (lambda text: put(escape(text))) if streams else raw.append
+        start = lx.consumed
+        while True:
+            sink = self._held.append if self._held else self._put
+            word = yield from until(lx, ends[self._led], sink, keep=True)
+            if word is None:
+                raise NoCall
+            if word == tags.reopens:
+                self._opened = True
+            elif word == _CDATA_SPLIT:
+                self._take(_CDATA_CLOSE)
+                lx.pos += len(word)
+                continue
+            elif word.endswith(closes):
+                if (yield from self._closes_here(lx, len(word))):
+                    lx.pos += len(word)
+                    self._flush()
+                    break
+                self._hold()
+                self._take(word)
+                lx.pos += len(word)
+                continue
+            elif (yield from self._ends_here(lx, word, empty=lx.consumed == start)):
+                break
+            self._quoted = self._quoted or word.endswith((tags.param_open, tags.call_close))
+            self._take(lx.buf[lx.pos])
+            lx.pos += 1
+        put('"' if streams else self._json("".join(raw)))
+        if tags.reopens and not self._opened:
+            yield from skip_space(lx)
+            while (yield from at_marker(lx, tags.value_closing)) is not None:
+                yield from skip_space(lx)
+
+    def _begin(self, lx: Lexer) -> Read[tuple[tuple[str, ...], tuple[Markers, Markers]]]:
+        """Consumes what is layout at the beginning. Returns what closes the value, and what to look for."""
+        tags = self.tags
+        closes, ends = tags.closes, tags.ends
+        if tags.close_by_key:
+            closes = (tags.value_close + self.tag + tags.key_end,)
+            ends = tags.ends_with(closes)
+        if tags.cdata and (yield from at_marker(lx, _CDATA_OPEN)) is not None:
+            closes = tuple(_CDATA_CLOSE + space + close for close in closes for space in ("", "\n"))
+            ends = (Markers((*closes, _CDATA_SPLIT)), Markers(()))
+        elif tags.trim_newlines and (yield from peek(lx)) == "\n":
+            self._led = True
+            lx.pos += 1
+        return closes, ends
+
+    def _take(self, text: str) -> None:
+        if self._held:
+            self._held.append(text)
+        else:
+            self._put(text)
+
+    def _hold(self) -> None:
+        """From here on the text may be noise between two parameters."""
+        self._flush()
+        if self.tags.loose_close and not self._opened:
+            self._held = [""]
+
+    def _flush(self) -> None:
+        held, self._held = self._held, []
+        if len(held) > 1:
+            self._put("".join(held))
+
+    def _json(self, text: str) -> str:
+        nested = self.tags.nested
+        return nested_json(text, nested, self.schema) if nested else to_json(text, self.kind)
+
+    def _bare_keys(self) -> tuple[str, ...]:
+        """Keys whose opening tag is missing."""
+        tags = self.tags
+        return tuple(key + tags.key_end for key in self.tool.keys) if tags.value_open else ()
+
+    def _closes_here(self, lx: Lexer, size: int) -> Read[bool]:
+        """Whether this close ends the value, and is not a part of it: only if the call goes on, or ends, behind it. It
+        may come twice."""
+        tags = self.tags
+        again = tags.value_close if not self._opened and tags.reopens else ""
+        followers = (*tags.followers, *self._bare_keys())
+        while True:
+            rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
+            after = rest.lstrip(SPACE)
+            while again and after.startswith(again):
+                after = after[len(again) :].lstrip(SPACE)
+            if any(after.startswith(w) for w in followers):
+                return not self._quoted or not (yield from self._goes_on(lx, size))
+            possible = any(w.startswith(after) for w in (*followers, again))
+            if not possible or len(rest) == MAX_HEADER or lx.at_end():
+                return possible and len(rest) < MAX_HEADER
+            yield
+
+    def _ends_here(self, lx: Lexer, word: str, *, empty: bool) -> Read[bool]:
+        """Whether a value whose close is missing ends at this marker: before a parameter that the tool has and the
+        call has not had yet, or at the end of a call that the block's closer, or the end of the text, follows."""
+        tags, size = self.tags, len(word)
+        if word.endswith(tags.param_open) and (empty or (self._led and word[0] != "\n")):
+            return False
+        while True:
+            rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
+            if word.endswith(tags.param_open):
+                header, found, after = rest.partition(tags.key_end)
+                key = first_attribute(header)[0]
+                if found and not (tags.value_open and tags.value_open.startswith(after.lstrip(SPACE))):
+                    known = self.tool.has(key) and key not in self.seen
+                    return known and after.lstrip(SPACE).startswith(tags.value_open)
+                if lx.at_end() or len(rest) == MAX_HEADER or not self.tool.may_have(key):
+                    return False
+            else:
+                after = rest.lstrip()
+                if any(after.startswith(w) for w in tags.next_open):
+                    return not (yield from self._goes_on(lx, size))
+                if lx.at_end() or len(rest) == MAX_HEADER:
+                    return lx.eof and not after
+                if after and not any(w.startswith(after) for w in tags.next_open):
+                    return False
+            yield
+
+    def _goes_on(self, lx: Lexer, size: int) -> Read[bool]:
+        """Whether a value goes on behind the end of a call inside it: all closers are followed by one of a value."""
+        tags = self.tags
+        while True:
+            rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
+            after, shorter = rest.lstrip(SPACE), True
+            while shorter:
+                shorter = False
+                for word in tags.closing:
+                    if after.startswith(word):
+                        after, shorter = after[len(word) :].lstrip(SPACE), True
+            if after.startswith(tags.value_close):
+                return True
+            words = (tags.value_close, *tags.closing)
+            if len(rest) == MAX_HEADER or not any(w.startswith(after) for w in words) or lx.at_end():
+                return False
+            yield
+
+
+def may_end(lx: Lexer, tags: Tags, *, seen: bool, tool: Tool) -> Read[bool]:
+    """Whether a call whose close is missing ends here."""
+    if not seen and tool.keys:
+        return False
+    if lx.eof and not lx.cut and any(w.startswith(lx.buf[lx.pos :]) for w in (*tags.closing, *tags.next_open)):
+        return True
+    return (yield from at_words(lx, tags.next_open))

@@ -1,0 +1,121 @@
+"""The strings of calls that are written as tags, and what the reader looks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from toolcall.lexer import Markers
+
+MAX_HEADER = 512
+"""A name or key longer than this is none."""
+_PLAIN_EXCEPT = '"\\' + "".join(map(chr, range(0x20)))
+
+
+@dataclass(frozen=True)
+class Tags:
+    """call_open NAME name_end (param_open KEY key_end VALUE value_close)* call_close.
+
+    NAME and KEY may stand in quotes, behind ``name=``, and may be followed by attributes (``"f" index="1"``);
+    ``string="true"`` and ``type="..."`` of a key override the schema. call_open: "" where the name follows the block's
+    opener directly. call_opens, param_opens, call_closes, value_closes: other spellings. self_close: ends the header
+    of a call without arguments.
+    name_stops: markers that end the name and are not consumed. header_stops: the same for a header whose end is
+    missing. next_open: markers that begin another call or end the block, and so end a call whose call_close is
+    missing. loose_close: a value may also end at another parameter or at the end of the call. close_by_key:
+    value_close is followed by KEY and key_end. cdata: a value may stand in ``<![CDATA[ ]]>``.
+    nested: (namespace) complex values are elements of their own, see ``nested_json``. object_body: the arguments
+    may also stand as one JSON object, or as Python's keyword arguments in parentheses. shared_close: call_close closes
+    the block.
+    """
+
+    call_open: str
+    name_end: str
+    param_open: str
+    key_end: str
+    value_close: str
+    call_close: str
+    call_opens: tuple[str, ...] = ()
+    param_opens: tuple[str, ...] = ()
+    call_closes: tuple[str, ...] = ()
+    value_closes: tuple[str, ...] = ()
+    value_open: str = ""
+    self_close: str = ""
+    name_stops: tuple[str, ...] = ()
+    header_stops: tuple[str, ...] = ()
+    next_open: tuple[str, ...] = ()
+    loose_close: bool = True
+    close_by_key: bool = False
+    cdata: bool = False
+    nested: str = ""
+    trim_newlines: bool = True
+    object_body: bool = False
+    shared_close: bool = False
+    foreign: bool = False
+
+    @cached_property
+    def opening(self) -> Markers:
+        return Markers((self.call_open, *self.call_opens))
+
+    @cached_property
+    def name_ends(self) -> Markers:
+        glued = self.key_end if self.value_open else ""
+        return Markers((self.name_end, self.self_close, glued, *self.name_stops, *self.header_stops))
+
+    @cached_property
+    def members(self) -> Markers:
+        return Markers((self.call_close, *self.call_closes, self.param_open, *self.param_opens))
+
+    @cached_property
+    def key_ends(self) -> Markers:
+        return Markers((self.key_end, *self.header_stops))
+
+    @cached_property
+    def only_key_end(self) -> Markers:
+        return Markers((self.key_end,))
+
+    @cached_property
+    def value_opens(self) -> Markers:
+        return Markers((self.value_open, "\\n" + self.value_open))
+
+    @cached_property
+    def closes(self) -> tuple[str, ...]:
+        return (self.value_close, *self.value_closes)
+
+    @cached_property
+    def value_closing(self) -> Markers:
+        return Markers(self.closes)
+
+    @cached_property
+    def _loose(self) -> tuple[str, ...]:
+        ends = (self.param_open, self.call_close) if self.loose_close else ()
+        return (*ends, *("\n" + e for e in ends))
+
+    @cached_property
+    def followers(self) -> tuple[str, ...]:
+        """What may stand behind a value."""
+        return (self.param_open, self.call_close, *self.call_closes, *self.next_open)
+
+    @cached_property
+    def closing(self) -> tuple[str, ...]:
+        """What may stand between the end of the last value and the end of the block."""
+        return (self.call_close, *self.call_closes, *(w for w in self.next_open if w.startswith("</")))
+
+    @cached_property
+    def reopens(self) -> str:
+        """The beginning of a tag that value_close would close: a value that holds one may hold that, too."""
+        plain = self.value_close.startswith("</") and not self.close_by_key
+        return "<" + self.value_close[2:].rstrip(">") if plain else ""
+
+    @cached_property
+    def ends(self) -> tuple[Markers, Markers]:
+        """Where a value ends: without and with a layout newline on either side."""
+        return self.ends_with(self.closes)
+
+    def ends_with(self, closes: tuple[str, ...]) -> tuple[Markers, Markers]:
+        words = (*closes, *self._loose, self.reopens)
+        return Markers(words, _PLAIN_EXCEPT), Markers((*words, *("\n" + close for close in closes)), _PLAIN_EXCEPT)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.call_open, *self.call_opens, self.call_close)
