@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from engine.config import EngineConfig
@@ -29,6 +30,26 @@ def test_defaults_are_those_of_the_fields(monkeypatch: pytest.MonkeyPatch) -> No
     made = settings("serve")
     assert made.engine == EngineConfig(model=DEFAULT_MODEL)
     assert made.server == ServerArgs()
+
+
+SET_OTHERWISE = {"log_level", "served_model_names", "api_keys", "admin_keys", "graceful_shutdown_timeout"}
+WITHOUT_FLAG = {
+    *("max_body_bytes", "header_timeout", "body_timeout", "body_stall_timeout", "keep_alive_timeout", "write_timeout"),
+    *("sse_comment_interval", "sse_chunk_interval", "stream_start_timeout"),
+}
+"""Ceilings and paces of the edge: for tests."""
+
+
+def test_every_setting_of_the_front_end_has_a_flag() -> None:
+    reached = {flag.target.removeprefix("server.") for flag in FLAGS if flag.target.startswith("server.")}
+    names = {field.name for field in msgspec.structs.fields(ServerArgs)}
+    assert names - reached == SET_OTHERWISE | WITHOUT_FLAG
+
+
+def test_settings_of_the_response_store() -> None:
+    made = settings("serve --response-store-bytes 0 --response-store-seconds 60 --trust-request-chat-template")
+    assert (made.server.response_store_bytes, made.server.response_store_seconds) == (0, 60.0)
+    assert made.server.trust_request_chat_template
 
 
 def test_as_sglang_users_type_it() -> None:
