@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -20,6 +19,7 @@ from server.args import ServerArgs
 from server.auth import AuthMiddleware, Tenants
 from server.constrainer import Constrainer
 from server.context import context_of
+from server.cors import GatewayCors
 from server.errors import BadRequest, from_http_exception
 from server.health import health_router
 from server.metrics import CONTENT_TYPE, Metrics
@@ -112,11 +112,5 @@ def _add_middleware(app: FastAPI, services: Services) -> None:
     args = services.args
     app.add_middleware(AuthMiddleware, args=args, limiter=services.limiter, tenants=services.tenants)
     if args.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(args.allowed_origins),
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after"],
-        )
+        app.add_middleware(GatewayCors, origins=args.allowed_origins)
     app.add_middleware(EdgeMiddleware, metrics=services.metrics)
