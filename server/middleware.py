@@ -101,7 +101,10 @@ class _Exchange:
             except ClientDisconnected:
                 self._status = 499
             except Exception as exc:
+                begun = self._status != 0
                 await self._fail(exc)
+                if begun:
+                    raise
             finally:
                 self._record()
 
@@ -118,7 +121,7 @@ class _Exchange:
         if error.status == 500:
             LOG.error("request %s failed", self._context.request_id, exc_info=exc)
         if self._status:
-            raise exc
+            return
         self._status = error.status
         body = error_body(error, self._scope, self._context.request_id)
         await send_error(error, body, self._send, self._extra)

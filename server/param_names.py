@@ -22,14 +22,17 @@ def renamed(rename: Rename) -> Iterator[None]:
     try:
         yield
     except (ApiError, InvalidParam, EngineError) as exc:
-        error = translate(exc)
-        if error.param:
-            name = rename(error.param)
-            whole = "[" in error.param or "." in error.param
-            old, new = (error.param, name) if whole else (f"'{error.param}'", f"'{name}'")
-            error.message = error.message.replace(old, new)
-            error.param = name
-        raise error from None
+        raise _renamed(translate(exc), rename) from None
+
+
+def _renamed(error: ApiError, rename: Rename) -> ApiError:
+    if error.param:
+        name = rename(error.param)
+        whole = "[" in error.param or "." in error.param
+        old, new = (error.param, name) if whole else (f"'{error.param}'", f"'{name}'")
+        error.message = error.message.replace(old, new)
+        error.param = name
+    return error
 
 
 def tool_path(param: str, places: Sequence[int]) -> str:

@@ -53,6 +53,7 @@ class Abortable:
         finally:
             if close is not None:
                 await close()
+            del task  # it will hold the exception whose traceback holds this frame: a cycle, and the request in it
 
 
 class RunningRequests:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from engine.client import EngineError, Generator
 from engine.messages import GenerateOutput, GenerateReqInput
@@ -71,6 +72,7 @@ class TextGeneration:
         count = min(len(self.requests), max(1, _CHOICES_AT_ONCE // self.requests[0].sampling.n))
         with self.services.engine.together() as engine:
             workers = [asyncio.create_task(self._work(engine, todo, entry, queue)) for _ in range(count)]
+            item = None
             try:
                 while count:
                     item = await queue.get()
@@ -84,6 +86,8 @@ class TextGeneration:
                 for worker in workers:
                     worker.cancel()
                 await asyncio.gather(*workers, return_exceptions=True)
+                _forget(queue)
+                del item  # where it was raised its traceback holds this frame: a cycle, and the request in it
 
     async def _work(
         self,
@@ -133,3 +137,9 @@ class TextGeneration:
     def prompt_usage(self, prompt: int) -> tuple[int, int]:
         """(prompt tokens, cached tokens) of one prompt, as far as known."""
         return self._prompts.get(prompt, (0, 0))
+
+
+def _forget(queue: asyncio.Queue[Any]) -> None:
+    """Drop what nobody will fetch: an exception in it holds the frame of its worker, which holds the queue."""
+    while not queue.empty():
+        queue.get_nowait()

@@ -20,6 +20,7 @@ from server.args import ServerArgs, load_keys
 from server.commands.progress import PullDisplay
 from server.flags import fields_of
 from server.http_protocol import raise_descriptor_limit
+from server.memory import return_large_blocks
 from server.run import PortInUse, ServeOptions, bind, serve, set_up_logging
 from toolcall.registry import get_format, get_reasoning
 
@@ -38,6 +39,7 @@ class Settings:
 def run(arguments: argparse.Namespace) -> int:
     open_standard_streams()
     raise_descriptor_limit()
+    return_large_blocks()
     try:
         settings = make_settings(arguments)
     except (StartRefused, TemplateError, ValueError, OSError) as error:

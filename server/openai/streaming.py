@@ -92,6 +92,7 @@ class EventStream(Response):
             for task in (pump, watch, pulse):
                 task.cancel()
             await asyncio.gather(pump, watch, pulse, return_exceptions=True)
+            del task, pump  # its exception's traceback holds this frame, and with it the request
         await writer.end()
 
     async def _pump(self, writer: _Writer, request_id: str) -> None:
@@ -102,10 +103,13 @@ class EventStream(Response):
         except Exception as exc:
             if not writer.started:
                 raise
-            error = translate(exc, request_id)
-            if error.status >= 500:
-                LOG.error("stream %s failed", request_id, exc_info=exc)
-            await writer.write(self._on_error(error))
+            await writer.write(self._last_event(exc, request_id))
+
+    def _last_event(self, exc: Exception, request_id: str) -> bytes:
+        error = translate(exc, request_id)
+        if error.status >= 500:
+            LOG.error("stream %s failed", request_id, exc_info=exc)
+        return self._on_error(error)
 
     async def _pulse(self, writer: _Writer) -> None:
         """Keeps a silent stream alive. Never writes while another write is under way."""
