@@ -108,7 +108,7 @@ class NativeExecutor:
         pages = kv_pages(
             config,
             page_bytes=self.model.page_bytes(config.page_size, self.kv_dtype),
-            free_bytes=available_memory(),
+            free_bytes=available_memory() - self._linears.mapped_bytes,  # the page cache counts as available
             total_bytes=total_memory(),
             on_cpu=True,
         )

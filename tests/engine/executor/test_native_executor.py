@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 
@@ -238,6 +239,54 @@ def test_a_damaged_packed_copy_is_made_anew(path, tmp_path, damage):
     tokens = random_tokens(10)
     assert len(run(again, make_req(kv, tokens, params=GREEDY), 10).token_ids) == 1
     again.close()
+
+
+@pytest.mark.parametrize("page", [64, 1 << 12])
+def test_a_packed_copy_is_written_in_whole_aligned_pages(path, tmp_path, monkeypatch, page):
+    """Only a file written like that lies in the page cache in large pages."""
+    monkeypatch.setattr(native_weights, "HUGE_PAGE", page)
+    rng = random.Random(page)
+    pieces = [rng.randbytes(size) for size in (0, 1, page - 2, 1, 1, page, 3 * page, 2 * page + 5, page - 5, 7)]
+    writes: list[bytes] = []
+
+    class File:
+        def write(self, data):
+            taken = bytes(data[: max(1, len(data) // 2)]) if rng.random() < 0.2 else bytes(data)  # as a disk may
+            writes.append(taken)
+            return len(taken)
+
+    out = native_weights.HugePageWriter(File())
+    for piece in pieces:
+        out.write(piece)
+    out.flush()
+    assert b"".join(writes) == b"".join(pieces)
+    assert out.position == sum(map(len, pieces))
+    at = 0
+    for data in writes:
+        assert at // page == (at + len(data) - 1) // page, "a write crosses from one page into the next"
+        at += len(data)
+    tokens, outputs = random_tokens(30), []
+    for cache in (False, True):
+        executor = load_native(save(make_model("qwen3"), tmp_path), cache=cache, quantization="int8")
+        kv = KVCacheManager(executor.num_pages, executor.page_size)
+        params = SamplingParams(temperature=0, logprobs=True)
+        outputs.append(run(executor, make_req(kv, tokens, params=params), 30))
+        executor.close()
+    assert outputs[0] == outputs[1]
+
+
+def test_memory_for_pages_is_what_the_mapped_weights_leave(path, monkeypatch):
+    """The system counts the page cache as available; a mapped copy of the weights lives in it."""
+    monkeypatch.setattr("engine.executor.native_executor.available_memory", lambda: 64 << 20)
+    pages = []
+    for cache in (False, True):
+        executor = load_native(path, cache=cache, quantization="int8", pages=0)
+        pages.append((executor.num_pages, executor.model.page_bytes(executor.page_size, executor.kv_dtype)))
+        mapped = executor._linears.mapped_bytes
+        executor.close()
+    assert mapped > 0
+    (alone, size), (beside, _) = pages
+    assert beside == pytest.approx(alone - 0.4 * mapped / size, abs=1)
 
 
 def test_a_changed_checkpoint_or_setting_has_another_packed_copy(path, tmp_path):
