@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from engine.text.bpe_tokenizer import BPETokenizer, TextFacts
 from engine.text.gguf_metadata import GGUFError, read_metadata
-from engine.text.pre_tokenizers import PRE_TOKENIZERS, apply
+from engine.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, apply
 from engine.text.vocabulary import SPM_SPACE, SpecialToken, Vocabulary, turn_end_ids
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _PREFIX = "tokenizer."
+_MERGES = "tokenizer.ggml.merges"
 
 
 class TokenType(IntEnum):
@@ -31,13 +32,17 @@ class TokenType(IntEnum):
 
 
 def load_gguf_tokenizer(path: str | Path) -> BPETokenizer:
-    """The tokenizer that a GGUF file describes. Raises GGUFError where it is of a kind not known here."""
-    values = read_metadata(path, wanted=lambda key: key.startswith(_PREFIX))
-    return tokenizer_from_metadata(values)
+    """The tokenizer that a GGUF file describes. Raises GGUFError where it is of a kind not known here.
+
+    The merge rules stay in the file until a text is encoded: processes that only decode never need them.
+    """
+    values = read_metadata(path, wanted=lambda key: key.startswith(_PREFIX) and key != _MERGES)
+    return tokenizer_from_metadata(values, lambda: _merges(read_metadata(path, wanted=_MERGES.__eq__)))
 
 
-def tokenizer_from_metadata(values: dict[str, Any]) -> BPETokenizer:
-    """``values``: the ``tokenizer.*`` keys of a GGUF file, arrays as lists."""
+def tokenizer_from_metadata(values: dict[str, Any], read_merges: Callable[[], list[str]] | None = None) -> BPETokenizer:
+    """``values``: the ``tokenizer.*`` keys of a GGUF file, arrays as lists. ``read_merges`` gives the merge rules where
+    ``values`` does not hold them."""
     model = values.get("tokenizer.ggml.model")
     tokens = values.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens:
@@ -46,38 +51,55 @@ def tokenizer_from_metadata(values: dict[str, Any]) -> BPETokenizer:
     if len(types) != len(tokens):
         raise GGUFError("tokenizer.ggml.token_type and tokenizer.ggml.tokens differ in length.")
     if model == "gpt2":
-        return _byte_level(values, tokens, types)
+        return _byte_level(values, tokens, types, read_merges)
     if model == "llama":
         return _sentencepiece(values, tokens, types)
     raise GGUFError(f"tokenizer model {model!r} is not supported (gpt2 and llama are).")
 
 
-def _byte_level(values: dict[str, Any], tokens: list[str], types: Sequence[int]) -> BPETokenizer:
+def _merges(values: dict[str, Any]) -> list[str]:
+    merges = values.get(_MERGES)
+    if not isinstance(merges, list):
+        raise GGUFError(f"the file holds no merges ({_MERGES} is missing).")
+    return merges
+
+
+def _byte_level(
+    values: dict[str, Any], tokens: list[str], types: Sequence[int], read_merges: Callable[[], list[str]] | None
+) -> BPETokenizer:
     name = values.get("tokenizer.ggml.pre", "default")
     rule = PRE_TOKENIZERS.get(name)
     if rule is None:
         raise GGUFError(f"pre-tokenizer {name!r} is not known; known are {', '.join(sorted(PRE_TOKENIZERS))}.")
-    if not isinstance(values.get("tokenizer.ggml.merges"), list):
-        raise GGUFError("the file holds no merges (tokenizer.ggml.merges is missing).")
+    if read_merges is None:
+        _merges(values)
+        read_merges = partial(_merges, values)
     vocabulary = Vocabulary(tokens, "byte_level", *_added(tokens, types))
-    build = partial(_build_byte_level, values, tokens, types)
+    build = partial(_build_byte_level, rule, tokens, types, read_merges)
     return BPETokenizer(vocabulary, _facts(values, vocabulary, rule.add_bos), build)
 
 
-def _build_byte_level(values: dict[str, Any], tokens: list[str], types: Sequence[int]) -> Tokenizer:
+def _build_byte_level(
+    rule: PreTokenizer, tokens: list[str], types: Sequence[int], read_merges: Callable[[], list[str]]
+) -> Tokenizer:
     from tokenizers import Tokenizer, models
 
-    rule = PRE_TOKENIZERS[values.get("tokenizer.ggml.pre", "default")]
-    vocab = {token: index for index, token in enumerate(tokens) if types[index] == TokenType.NORMAL}
-    merges = [_merge(line) for line in values["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE(_with_merge_parts(vocab, merges, tokens), merges))
+    normal = int(TokenType.NORMAL)
+    vocab = {token: index for index, (token, kind) in enumerate(zip(tokens, types)) if kind == normal}
+    merges = [_merge(line) for line in read_merges()]
+    try:
+        model = models.BPE(vocab, merges)
+    except Exception:  # the library has no error of its own; it tells of a token that a merge names
+        model = models.BPE(_with_merge_parts(vocab, merges, tokens), merges)
+    tokenizer = Tokenizer(model)
     tokenizer.model.ignore_merges = rule.ignore_merges
     apply(rule, tokenizer)
     return tokenizer
 
 
 def _with_merge_parts(vocab: dict[str, int], merges: list[tuple[str, str]], tokens: list[str]) -> dict[str, int]:
-    """``vocab``, and any other token that a merge names: the library insists on knowing it."""
+    """``vocab``, and any other token that a merge names: the library insists on knowing it. Takes 0.1 s, and most
+    files need none."""
     needed = {part for left, right in merges for part in (left, right, left + right)} - vocab.keys()
     if needed:
         vocab.update({token: index for index, token in enumerate(tokens) if token in needed})
@@ -86,8 +108,11 @@ def _with_merge_parts(vocab: dict[str, int], merges: list[tuple[str, str]], toke
 
 def _merge(line: str) -> tuple[str, str]:
     """One merge rule. Its parts never hold a space, but the first may begin with one in odd files."""
+    left, _, right = line.partition(" ")
+    if left:
+        return left, right
     left, _, right = line[1:].partition(" ")
-    return line[:1] + left, right
+    return " " + left, right
 
 
 def _sentencepiece(values: dict[str, Any], tokens: list[str], types: Sequence[int]) -> BPETokenizer:

@@ -21,6 +21,8 @@ MetadataValue = str | int | float | bool | list[str] | npt.NDArray[np.generic]
 
 _MAX_ENTRIES: Final = 1 << 20
 _MAX_DIMS: Final = 4
+_TEXT_KEYS: Final = "tokenizer."
+"""Hundreds of thousands of strings that weights have no use for; engine.text reads them."""
 _TYPE_STRING, _TYPE_ARRAY, _TYPE_BOOL = 8, 9, 7
 _SCALARS: Final = {
     0: "<u1",
@@ -38,7 +40,8 @@ _SCALARS: Final = {
 
 
 class GGUFFile:
-    """``metadata`` (scalars, strings, list[str], numpy arrays) and ``tensors`` by their names in the file.
+    """``metadata`` (scalars, strings, list[str], numpy arrays; without the tokenizer's) and ``tensors`` by their names
+    in the file.
 
     Raises WeightsError for anything that is not a whole, consistent GGUF file.
     """
@@ -67,8 +70,11 @@ class GGUFFile:
         if num_tensors > _MAX_ENTRIES or num_entries > _MAX_ENTRIES:
             raise WeightsError(f"{self.path}: damaged GGUF file ({num_tensors} tensors, {num_entries} metadata keys)")
         for _ in range(num_entries):
-            key = reader.string()
-            self.metadata[key] = reader.value(reader.u32())
+            key, kind = reader.string(), reader.u32()
+            if key.startswith(_TEXT_KEYS):
+                reader.skip(kind)
+            else:
+                self.metadata[key] = reader.value(kind)
         infos = [reader.tensor_info() for _ in range(num_tensors)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
@@ -157,6 +163,26 @@ class _Reader:
         dtype = self._scalar(kind)
         array: npt.NDArray[np.generic] = np.frombuffer(self.take(count * dtype.itemsize), dtype=dtype).copy()
         return array
+
+    def skip(self, kind: int) -> None:
+        """Move past a value."""
+        if kind == _TYPE_STRING:
+            self.take(self.u64())
+        elif kind == _TYPE_ARRAY:
+            item, count = self.u32(), self.u64()
+            if item == _TYPE_STRING:
+                self._skip_strings(count)
+            else:
+                self.take(count * self._scalar(item).itemsize)
+        else:
+            self.take(self._scalar(kind).itemsize)
+
+    def _skip_strings(self, count: int) -> None:
+        data, pos, unpack = self._data, self.pos, struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            pos += 8 + unpack(data, pos)[0]
+        self.pos = pos
+        self.take(0)  # the last one may end past the end
 
     def _strings(self, count: int) -> list[str]:
         data, pos, unpack = self._data, self.pos, struct.Struct("<Q").unpack_from

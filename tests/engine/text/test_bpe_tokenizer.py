@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from engine.text.bpe_tokenizer import BPETokenizer
 from engine.text.gguf_metadata import GGUFError
-from engine.text.gguf_tokenizer import tokenizer_from_metadata
+from engine.text.gguf_tokenizer import TokenType, tokenizer_from_metadata
 from engine.text.hf_tokenizer import TokenizerError, load_hf_tokenizer
 from engine.text.load import load_tokenizer
 from tests.engine.text.samples import (
@@ -257,6 +257,28 @@ def test_load_tokenizer_tells_files_apart(tmp_path):
     for bad in (tmp_path / "missing", tmp_path):
         with pytest.raises(TokenizerError):
             load_tokenizer(bad)
+
+
+def test_a_merge_may_name_a_token_that_is_no_ordinary_text():
+    values = gguf_values(byte_level())
+    expected = byte_level().encode("return", add_special_tokens=False).ids
+    part = next(line.replace(" ", "") for line in values["tokenizer.ggml.merges"] if len(line) == 3)
+    types = list(values["tokenizer.ggml.token_type"])
+    types[values["tokenizer.ggml.tokens"].index(part)] = TokenType.UNUSED
+    ours = tokenizer_from_metadata({**values, "tokenizer.ggml.token_type": types})
+    assert ours.encode("return") == expected
+
+
+def test_merges_are_read_when_a_text_is_encoded(tmp_path):
+    """A process that only decodes never reads them, so a file without them is refused by the first text."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(
+        gguf_bytes({key: value for key, value in gguf_values(byte_level()).items() if "merges" not in key})
+    )
+    tokenizer = load_tokenizer(path)
+    assert tokenizer.decode([300]) == byte_level().decode([300])
+    with pytest.raises(GGUFError, match="no merges"):
+        tokenizer.encode("a")
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,14 @@ def whole(tmp_path):
     return write_gguf(tmp_path / "m.gguf", "llama", words, random_one()).read_bytes()
 
 
+def test_the_tokenizers_keys_are_passed_over(tmp_path):
+    values = {"tokenizer.words": ["ab", "", "c"], "tokenizer.kinds": [1, 2], "tokenizer.name": "x", "tokenizer.id": 7}
+    file = GGUFFile(write_gguf(tmp_path / "m.gguf", "llama", {**values, "last": 3}, random_one()))
+    assert file.number("last") == 3
+    assert not [key for key in file.metadata if key.startswith("tokenizer.")]
+    assert list(file.tensors) == ["x"]
+
+
 def test_every_truncation_is_one_clear_error(whole, tmp_path):
     path = tmp_path / "cut.gguf"
     for size in range(len(whole)):
