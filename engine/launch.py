@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from engine.child import one_line
 from engine.client import EngineState, Generator
 from engine.config import EngineConfig
 from engine.ipc import make_run_dir, remove_run_dir
@@ -59,6 +60,8 @@ class Engine:
         self._run_dir: Path | None = None
         self._manager: TokenizerManager | None = None
         self._supervisor: Supervisor | None = None
+        self.tokenizer_ready = asyncio.Event()
+        """Set while the processes still load: from here on the API process has nothing to do for the start."""
 
     # ------------------------------------------------------------ life
 
@@ -69,9 +72,9 @@ class Engine:
             tokenizer = await asyncio.to_thread(load_tokenizer, plan.model_path)
             self._run_dir = make_run_dir(self._config.run_dir)
         except (OSError, ValueError) as error:
-            raise EngineStartError(" ".join(str(error).split())) from None
+            raise EngineStartError(one_line(error)) from None
         self._manager = TokenizerManager(self._config, tokenizer)
-        warm_up = asyncio.create_task(asyncio.to_thread(tokenizer.encode, "warm up"))
+        warm_up = asyncio.create_task(self._warm_up(tokenizer))
         try:
             self._supervisor = Supervisor(plan, self._manager, self._run_dir, self._limits)
             await self._supervisor.start()
@@ -80,6 +83,14 @@ class Engine:
             await asyncio.wait([warm_up])
             await self.stop()
             raise
+
+    async def _warm_up(self, tokenizer: TextTokenizer) -> None:
+        """Build the encoder. Raises EngineStartError."""
+        try:
+            await asyncio.to_thread(tokenizer.encode, "warm up")
+        except (OSError, ValueError) as error:
+            raise EngineStartError(one_line(error)) from None
+        self.tokenizer_ready.set()
 
     async def stop(self) -> None:
         """End the processes and remove the sockets. Requests inside end with an error. Safe to call twice."""

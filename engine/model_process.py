@@ -63,6 +63,7 @@ class ModelLoop:
     compute with this one, ``lockstep`` tells them what was received."""
 
     scheduler: Scheduler
+    grammar: LazyGrammar
     inbox: Inbox[SchedulerInput]
     outbox: Outbox
     status: StatusPipe
@@ -94,6 +95,7 @@ class RankLoop:
     """The loop of ranks 1 and up: the same steps as rank 0's, nothing received and nothing sent."""
 
     scheduler: Scheduler
+    grammar: LazyGrammar
     status: StatusPipe
     lockstep: Lockstep
 
@@ -124,7 +126,6 @@ def build_loop(spec: ModelProcessSpec, status: StatusPipe) -> tuple[ModelLoop | 
     info = runner.info
     eos_ids = [token_id for token_id in info.eos_token_ids if token_id < info.vocab_size]
     grammar = LazyGrammar(tokenizer, info.vocab_size, eos_ids)
-    threading.Thread(target=_warm_up, args=(grammar,), name="grammar-warm-up", daemon=True).start()
     lockstep = runner.lockstep
     scheduler = Scheduler(
         scheduler_config(spec.config, info),
@@ -134,10 +135,10 @@ def build_loop(spec: ModelProcessSpec, status: StatusPipe) -> tuple[ModelLoop | 
         random_seed=random_seed if lockstep is None else lockstep.random_seeds(),
     )
     if lockstep is not None and not lockstep.is_leader:
-        return RankLoop(scheduler, status, lockstep), info
+        return RankLoop(scheduler, grammar, status, lockstep), info
     context = zmq.Context(io_threads=1)
     inbox = Inbox(context, spec.inbox, scheduler_input_decoder())
-    return ModelLoop(scheduler, inbox, Outbox(context, spec.outbox), status, lockstep), info
+    return ModelLoop(scheduler, grammar, inbox, Outbox(context, spec.outbox), status, lockstep), info
 
 
 def _warm_up(grammar: LazyGrammar) -> None:
@@ -160,6 +161,9 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     status.started(info)
+    while loop.scheduler.num_steps == 0:  # the supervisor's test token comes first: warming up would take its cores
+        loop.turn()
+    threading.Thread(target=_warm_up, args=(loop.grammar,), name="grammar-warm-up", daemon=True).start()
     while True:
         loop.turn()
 

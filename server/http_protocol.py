@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import resource
 import socket
 import struct
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from server import limits
 from server.args import ServerArgs
+from server.descriptors import max_connections
 from server.errors import ApiError, BadRequest, HeadersTooLarge, RequestTimeout, Unavailable
 
 _TCP_ESTABLISHED = 1
@@ -292,25 +292,6 @@ class _Unchunked:
 
 def _too_large() -> HeadersTooLarge:
     return HeadersTooLarge("The request line or the headers are too large.")
-
-
-def raise_descriptor_limit() -> None:
-    """As many descriptors as the system lets this process have, within reason: many systems begin with 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.MAX_CONNECTIONS + limits.RESERVED_DESCRIPTORS
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def max_connections() -> int:
-    """Connections that leave enough descriptors for sockets, pipes and a new engine."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if soft == resource.RLIM_INFINITY:
-        return limits.MAX_CONNECTIONS
-    return min(limits.MAX_CONNECTIONS, max(8, soft - limits.RESERVED_DESCRIPTORS))
 
 
 def uvicorn_config(app: Any, args: ServerArgs) -> uvicorn.Config:

@@ -18,9 +18,10 @@ from server import limits
 from server.anthropic.errors import error_body, is_anthropic
 from server.context import RequestContext, context_of
 from server.errors import ApiError, BadRequest, ClientDisconnected, HeadersTooLarge, translate
+from server.logs import ACCESS_LOG
 from server.metrics import Metrics
 
-ACCESS = logging.getLogger("callgate.access")
+ACCESS = logging.getLogger(ACCESS_LOG)
 LOG = logging.getLogger("callgate.server")
 
 _HOST = re.compile(rb"[A-Za-z0-9._~:\[\]-]{1,255}")

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
-import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
-
-import uvicorn
+from typing import TYPE_CHECKING, Any
 
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.launch import Engine
-from engine.logs import PatientHandler
 from engine.messages import ModelInfo
 from engine.shutdown import run as run_engine
-from server.app import build_app
 from server.args import ServerArgs
-from server.dialect import ModelDialect
-from server.http_protocol import uvicorn_config
-from server.middleware import ACCESS
+
+if TYPE_CHECKING:
+    from server.dialect import ModelDialect
+    from server.gateway import GatewayServer
 
 EXAMPLE_TOOL = {
     "type": "function",
@@ -38,22 +33,6 @@ EXAMPLE_TOOL = {
 
 class PortInUse(Exception):
     """Nobody can listen there; the message is one line."""
-
-
-class GatewayServer(uvicorn.Server):
-    """uvicorn without its own signal handlers (engine.shutdown owns them), and with an event for "listening"."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -89,23 +68,40 @@ async def serve(config: EngineConfig, args: ServerArgs, sock: socket.socket, opt
     Raises EngineStartError, EngineFailed, TemplateError, and OSError where the port was taken meanwhile.
     """
     engine = Engine(config)
+    gc.disable()  # until it serves: nearly all that a start makes stays, and walking through it is a fifth of its time
+    making = asyncio.create_task(_server(engine, args))
 
     async def serve_http(stop: asyncio.Event) -> None:
-        app = build_app(engine, args)
-        dialect = app.state.services.planner.dialect
-        server = GatewayServer(uvicorn_config(app, args))
+        server, dialect = await making
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         try:
             if await _first_of(server.listening.wait(), serving):
-                gc.collect()
                 gc.freeze()  # what is there now stays: no collection while serving walks through it
+                gc.enable()
                 options.on_ready(banner(engine, args, dialect, sock))
             await _first_of(stop.wait(), serving)
         finally:
             server.should_exit = True
             await serving
 
-    await run_engine(engine, serve_http, drain_timeout=options.drain_timeout)
+    try:
+        await run_engine(engine, serve_http, drain_timeout=options.drain_timeout)
+    finally:
+        gc.enable()
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
+
+
+async def _server(engine: Engine, args: ServerArgs) -> tuple[GatewayServer, ModelDialect]:
+    """The HTTP side, made while the engine's processes load the model."""
+    await engine.tokenizer_ready.wait()
+
+    def make() -> tuple[GatewayServer, ModelDialect]:
+        from server.gateway import make_server  # not at the top: the processes would start only after it
+
+        return make_server(engine, args)
+
+    return await asyncio.to_thread(make)
 
 
 async def _first_of(event: Coroutine[Any, Any, Any], serving: asyncio.Task[None]) -> bool:
@@ -157,20 +153,3 @@ def curl(url: str, model: str, with_key: bool) -> str:
     }
     key = ' -H "authorization: Bearer $CALLGATE_API_KEY"' if with_key else ""
     return f"curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{json.dumps(body)}'"
-
-
-class _LineFormatter(logging.Formatter):
-    """The access log is JSON by itself, so it goes out bare."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return record.getMessage() if record.name == ACCESS.name else super().format(record)
-
-
-def set_up_logging(level: str) -> None:
-    """One handler on stderr, which no request waits for."""
-    number = logging.getLevelNamesMapping()[level.upper()]
-    handler = PatientHandler()
-    handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=number, handlers=[handler], force=True)
-    for noisy in ("uvicorn.error", "httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(max(number, logging.WARNING))

@@ -240,3 +240,20 @@ def test_logic_reads_no_wall_clock() -> None:
 def test_light_processes_load_no_torch(modules: str) -> None:
     program = f"import sys, {modules}\nsys.exit(1 if {{'torch', 'transformers'}} & set(sys.modules) else 0)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("server.commands.serve", "fastapi, starlette, uvicorn, pydantic, jinja2, numpy, httpx, rich, toolcall"),
+        ("server.gateway", "numpy, httpx, rich"),
+        ("engine.detokenizer_process", "numpy, httpx, tokenizers, jinja2"),
+        ("engine.model_process", "httpx, tokenizers, jinja2, llguidance"),
+    ],
+)
+def test_a_start_waits_for_no_import_that_it_does_not_need(module: str, absent: str) -> None:
+    """``serve`` starts the engine's processes before it imports the web framework, which takes longer than all else."""
+    names = set(absent.split(", "))
+    program = f"import sys, {module}\nprint(*({names!r} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert not found.split()

@@ -20,8 +20,8 @@ from server.app import build_app
 from server.args import ServerArgs
 from server.cli import VERBS
 from server.flags import FLAGS
+from server.gateway import GatewayServer
 from server.http_protocol import uvicorn_config
-from server.run import GatewayServer
 from tests.fakes import ScriptedEngine
 from tests.source_tree import ROOT
 

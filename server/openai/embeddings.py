@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -98,4 +98,4 @@ def _written(vector: Sequence[float], width: int, as_base64: bool) -> Any:
     if width < len(vector):
         norm = math.sqrt(sum(value * value for value in values)) or 1.0
         values = [value / norm for value in values]
-    return base64.b64encode(np.asarray(values, "<f4").tobytes()).decode() if as_base64 else values
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode() if as_base64 else values
