@@ -50,7 +50,7 @@ class Format:
 
     @cached_property
     def own_tables(self) -> Tables:
-        return build_tables(self.blocks, self.bare, self._layout)
+        return build_tables(self.blocks, [b for b in self.bare if not b.rescued], self._layout)
 
     @cached_property
     def rescue_tables(self) -> Tables:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable
 
-from toolcall.json_text import escape
+from toolcall.json_text import encodable, escape
 from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, peek, skip_space, until
 
 _RUN = {q: re.compile(rf'[^{q}"\\\x00-\x1f]+') for q in "\"'"}
@@ -176,7 +176,7 @@ def _read_python_escape(lx: Lexer, put: Put, char: str) -> Read[None]:
         return
     yield from have(lx, size + 2)
     try:
-        put(escape(chr(int(lx.buf[lx.pos + 2 : lx.pos + 2 + size], base))))
+        put(encodable(escape(chr(int(lx.buf[lx.pos + 2 : lx.pos + 2 + size], base)))))
         lx.pos += 2 + size
     except (ValueError, OverflowError):
         put("\\\\")

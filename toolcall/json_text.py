@@ -7,12 +7,18 @@ import re
 from json.encoder import encode_basestring
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LOOSE_NUMBER = re.compile(r"([+-]?)([0-9][0-9_]*)?(?:\.([0-9_]*))?([eE][+-]?[0-9]+)?")
 
 
 def escape(text: str) -> str:
     """The inside of a JSON string that means this text; non-ASCII stays itself."""
     return encode_basestring(text)[1:-1]
+
+
+def encodable(text: str) -> str:
+    """The text with lone surrogates, which no encoding has, as the escapes that they were written as."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def quote(text: str) -> str:

@@ -27,8 +27,8 @@ _SPACE_RUN = re.compile(r"[ \t\r\n]+")
 class NoCall(Exception):
     """What is being read is no tool call of a declared tool: its text stays text.
 
-    release: so many characters behind the mark need not be looked at again. idle: nothing but the opener and white
-    space was looked at. moved: the mark stands behind the opener, whose text is out.
+    release: so many characters behind the mark need not be looked at again. idle: nothing but the opener, white
+    space and a closer was looked at. moved: the mark stands behind the opener, whose text is out.
     """
 
     def __init__(self, release: int = 0, *, idle: bool = False, moved: bool = False) -> None:

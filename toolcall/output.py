@@ -20,7 +20,7 @@ from toolcall.schema import Tool, ToolSet
 class Channel:
     """Text that goes out as it comes, except that white space waits for the text after it."""
 
-    __slots__ = ("_held", "_parts", "drop_leading", "empty", "tail")
+    __slots__ = ("_closed", "_held", "_parts", "drop_leading", "empty", "tail")
 
     def __init__(self, drop_leading: bool = False) -> None:
         self._parts: list[str] = []
@@ -29,13 +29,16 @@ class Channel:
         """The part of the held text that would be written at the end: without residual end-of-turn tokens."""
         self.drop_leading = drop_leading
         self.empty = True
+        self._closed = False
+        """A closing token was the last that came: white space behind it is layout unless text follows."""
 
     def put(self, text: str) -> None:
         body = text.rstrip()
         if not body:
             self._held += text
-            self.tail += text
+            self.tail += "" if self._closed else text
             return
+        self._closed = False
         piece = self._held + body if self._held else body
         self._held = self.tail = text[len(body) :]
         if self.empty:
@@ -55,6 +58,7 @@ class Channel:
         """A token that is no text, as ``<response>``: white space on its inner side is layout too."""
         if token.startswith("</"):
             self.drop_held()
+            self._closed = True
         elif self.empty:
             self.drop_leading = True
 

@@ -64,6 +64,8 @@ class OutputParser:
         self._tables = tables if self._parses else format.text_tables
         self._open_closers: tuple[str, ...] = ()
         self._last_closers: tuple[str, ...] = ()
+        self._text_marks: set[str] = set()
+        """Marks behind a call that was none, which are text as it is."""
         self._draft: list[Event] = []
         make_id = id_factory or make_id_factory(format.id_style)
         self._out = Output(declared if self._parses else NO_TOOLS, make_id, stream_reasoning=stream_reasoning)
@@ -177,6 +179,9 @@ class OutputParser:
 
     def _bare_block(self, char: str) -> Read[Block | None]:
         self._lx.mark()
+        if (yield from at_marker(self._lx, self._tables.anywhere)) is not None:
+            self._lx.rewind()
+            return None
         word = yield from at_marker(self._lx, self._tables.bare_markers)
         block = self._tables.bare_blocks[word] if word is not None else self._tables.bare_first.get(char)
         if block is None:
@@ -190,10 +195,11 @@ class OutputParser:
             self._open_closers = ()
         elif word in self._format.end_tokens:
             self._out.content.put_end_token(word)
-        elif word in self._format.hidden:
+        elif word in self._format.hidden and word not in self._text_marks:
             self._out.content.pass_layout(word)
         else:
             self._out.content.put(word)
+            self._text_marks.discard(word)
 
     def _read_block(self, block: Block, release: int) -> Read[bool]:
         """Returns whether another call may stand right after it. release: the characters that are certainly text
@@ -213,6 +219,12 @@ class OutputParser:
                 lx.unmark()
                 lx.pos = len(lx.buf)
                 return False
+            if no_call.idle and not block.keep_opener and block.opener in self._format.hidden:
+                lx.rewind()
+                self._layout(block.opener, behind_call=False)
+                return False
+            if block.opener and not no_call.idle:
+                self._text_marks.update(block.marks)
             self._give_back(max(release, no_call.release), idle=no_call.idle)
             return False
         self._open_closers = () if closed else block.closers

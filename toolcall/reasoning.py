@@ -79,6 +79,12 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
         openers=("Here is my thought process:", "Here's my thought process:", "<think>"),
         closers=("Here is my response:", "Here's my response:", "</think>"),
     ),
+    ReasoningFormat(
+        name="longcat",
+        families="LongCat-Flash-Thinking",
+        openers=("<longcat_think>", "<think>"),
+        closers=("</longcat_think>", "</think>"),
+    ),
     ReasoningFormat(name="seed_oss", families="Seed-OSS", openers=("<seed:think>",), closers=("</seed:think>",)),
     ReasoningFormat(
         name="cohere",

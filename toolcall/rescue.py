@@ -9,7 +9,9 @@ and it is released at the first character that rules it out.
 
 from __future__ import annotations
 
-from toolcall.syntax import Block, JsonCalls, NamedJson, TaggedCalls
+from dataclasses import replace
+
+from toolcall.syntax import Block, Body, JsonCalls, PythonCalls, TaggedCalls
 
 FENCES = ("```json", "```JSON", "```tool_call", "```tool_code", "```")
 _JSON = JsonCalls()
@@ -29,7 +31,6 @@ FUNCTION_TAGS = TaggedCalls(
     next_open=("<function=", "</tool_call>"),
     object_body=True,
 )
-NAMED_CALLS = NamedJson(name_ends=("\n",), name_stops=("{", "("), python=True)
 INVOKE_TAGS = TaggedCalls(
     call_open="<invoke name=",
     name_end=">",
@@ -39,8 +40,30 @@ INVOKE_TAGS = TaggedCalls(
     value_close="</parameter>",
     trim_newlines=False,
     call_close="</invoke>",
-    next_open=("<invoke", "</function_calls>", "</tool_calls>", "</minimax:tool_call>"),
+    next_open=("<invoke", "</function_calls>", "</tool_calls>", "</tool_call>", "</minimax:tool_call>"),
 )
+ARGUMENT_TAGS = TaggedCalls(
+    call_open="",
+    name_end="\n",
+    name_stops=("<arg_key>", "</tool_call>", "<tool_call>", "{", "("),
+    header_stops=("<arg_value>",),
+    param_open="<arg_key>",
+    key_end="</arg_key>",
+    value_open="<arg_value>",
+    value_close="</arg_value>",
+    trim_newlines=False,
+    call_close="</tool_call>",
+    next_open=("<tool_call>",),
+    object_body=True,
+)
+FOREIGN_BODIES: tuple[Body, ...] = (
+    JsonCalls(foreign=True),
+    replace(FUNCTION_TAGS, foreign=True),
+    replace(INVOKE_TAGS, foreign=True),
+)
+"""Ways that models take for one another's inside a block."""
+NAME_FIRST = replace(ARGUMENT_TAGS, foreign=True, shared_close=True)
+"""A name, then tags, a JSON object or Python's keyword arguments, in ``<tool_call>``."""
 _WRAPPERS = (
     ("<tools>", "</tools>"),
     ("<tool_call>", "</tool_call>"),
@@ -48,8 +71,11 @@ _WRAPPERS = (
     ("<function_call>", "</function_call>"),
     ("<function_calls>", "</function_calls>"),
     ("<|tool_call|>", "<|/tool_call|>"),
+    ("<minimax:tool_call>", "</minimax:tool_call>"),
     ("<response>", "</response>"),
     ("tool_call>", "</tool_call>"),
+    ("<|python_tag|>", ""),
+    ("[TOOL_CALLS]", ""),
 )
 STRAYS = (">", ",", ".", ":", ";")
 """One character before the object: what is left of an opener, or of a separator, that the model began with."""
@@ -60,18 +86,25 @@ def bare_blocks() -> tuple[Block, ...]:
     late = ("</tool_call>",)
     bodies = (_JSON, FUNCTION_TAGS, INVOKE_TAGS)
     objects = tuple(
-        Block(opener=o, bodies=(_JSON,), closers=late, rescued=True, hold=True, strict=True, triggers=o or "{[")
+        Block(opener=o, bodies=(_JSON,), closers=late, rescued=True, hold=True, strict=True, triggers=o or "{")
         for o in ("", *STRAYS)
     )
     fences = tuple(
-        Block(opener=f, bodies=(_JSON,), closers=("```",), rescued=True, hold=True, strict=True, triggers="`")
+        Block(opener=f, bodies=(_JSON, *code), closers=("```",), rescued=True, hold=True, strict=True)
         for f in FENCES
+        for code in ((PythonCalls(),) if f == "```tool_code" else (),)
     )
     wrappers = tuple(
-        Block(opener=o, bodies=bodies, closers=(c,), rescued=True, hold=True, strict=True, triggers="<")
+        Block(opener=o, bodies=bodies, closers=(c,) if c else (), rescued=True, hold=True, strict=True)
         for o, c in _WRAPPERS
     )
-    return (*objects, *fences, *wrappers)
+    return (*objects, bare_list(_JSON, PythonCalls()), *fences, *wrappers)
+
+
+def bare_list(*bodies: Body) -> Block:
+    """A list of calls where a call may stand."""
+    late = ("</tool_call>",)
+    return Block(opener="", bodies=bodies, closers=late, rescued=True, hold=True, strict=True, triggers="[")
 
 
 def anywhere_blocks() -> tuple[Block, ...]:

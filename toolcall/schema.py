@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from toolcall.json_stream import loose_json
-from toolcall.json_text import number, quote
+from toolcall.json_text import encodable, number, quote
 
 _STRING = "string str text varchar char enum date datetime uuid"
 _INTEGER = "integer int int8 int16 int32 int64 uint uint8 uint16 uint32 uint64 long short byte bigint unsigned"
@@ -191,7 +191,7 @@ def _unquoted(text: str) -> str:
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
         return ""
     try:
-        return str(json.loads(text, strict=False)).strip()
+        return encodable(str(json.loads(text, strict=False)).strip())
     except ValueError:
         return ""
 

@@ -12,7 +12,8 @@ from toolcall.syntax.block import Block
 @dataclass(frozen=True)
 class Tables:
     """blocks: by the opener that begins them anywhere. bare_*: what may begin a call where a call may stand, by
-    opener or by first character. markers: everything that interrupts text."""
+    opener or by first character. markers: everything that interrupts text. anywhere: what is no bare call, whatever it
+    begins with."""
 
     blocks: Mapping[str, Block]
     bare_blocks: Mapping[str, Block]
@@ -20,11 +21,13 @@ class Tables:
     bare_first: Mapping[str, Block]
     triggers: frozenset[str]
     markers: Markers
+    layout: frozenset[str]
+    anywhere: Markers
 
     def hopeless(self, text: str, where: int, word: str) -> bool:
-        """Whether this marker opens a block whose text cannot be a call."""
+        """Whether this marker opens a block whose text cannot be a call, and so is text."""
         block = self.blocks.get(word)
-        return block is not None and block.hopeless(text, where + len(word))
+        return block is not None and word not in self.layout and block.hopeless(text, where + len(word))
 
 
 def build_tables(blocks: Sequence[Block], bare: Sequence[Block], layout: Sequence[str]) -> Tables:
@@ -43,4 +46,6 @@ def build_tables(blocks: Sequence[Block], bare: Sequence[Block], layout: Sequenc
         bare_first=first,
         triggers=frozenset(first) | frozenset(o[0] for o in bare_blocks),
         markers=Markers((*openers, *closers, *layout)),
+        layout=frozenset(layout),
+        anywhere=Markers([word for word in (*openers, *layout) if len(word) > 1]),
     )

@@ -20,10 +20,12 @@ from engine.messages import GrammarSpec
 TAIL_BYTES = 2048
 HISTORY = 512
 _SPACE = b" \t\r\n"
-_TAGS = rb"(?:tools|tool_calls?|function_calls?|response)>"
+_TAGS = rb"(?:tools|(?:minimax:)?tool_calls?|function_calls?|response)>"
 _BEFORE_A_CALL = re.compile(
     rb"[\s,;\]]*(?:```|</" + _TAGS + rb"|<\|/tool_call\|>)?"  # what closes the call before
-    rb"[\s,;]*(?:```(?:json|JSON|tool_call|tool_code)?|<" + _TAGS + rb"|<\|tool_call\|>|tool_call>|[>.:])?\s*\[?\s*"
+    rb"[\s,;]*(?:```(?:json|JSON|tool_call|tool_code)?|<"
+    + _TAGS
+    + rb"|<\|tool_call\|>|<\|python_tag\|>|\[TOOL_CALLS\]|tool_call>|[>.:])?\s*\[?\s*"
 )
 """What may stand between the start of an answer, or another call, and a call without its format's marker."""
 

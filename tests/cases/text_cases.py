@@ -137,6 +137,7 @@ def check_events(events: Sequence[toolcall.Event], case: Case, text: str) -> lis
     if len({s.id for s in starts}) != len(starts) or not all(s.id and s.name for s in starts):
         problems.append(f"ids or names {[(s.id, s.name) for s in starts]}")
     problems += [f"call {i} is no JSON object: {arguments[i]}" for i in ended if load_object(arguments[i]) is None]
+    problems += [f"call {i} cannot be sent" for i in ended if re.search("[\ud800-\udfff]", arguments[i])]
     if case.get("engine_finish") == "length":
         problems += [
             f"cut arguments {a!r} are no prefix of what the model wrote"

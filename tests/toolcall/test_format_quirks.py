@@ -60,7 +60,7 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
         "",
     ),
     ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}} ok</tool_call>!', [OSLO], " ok!"),
-    ("hermes", '<tool_call>\n<tool_call>\n{"name": "now"}\n</tool_call>', [NOW], "<tool_call>"),
+    ("hermes", '<tool_call>\n<tool_call>\n{"name": "now"}\n</tool_call>', [NOW], ""),
     (
         "hermes",
         '<tool_call>{"name": "nope", "arguments": {}}</tool_call> <tool_call>{"name": "now"}</tool_call>',

@@ -7,11 +7,17 @@ from dataclasses import replace
 from toolcall.format import Format
 from toolcall.syntax import Block, JsonCalls, NamedJson, TaggedCalls
 
-_BEGIN, _END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-_CALL, _SEP, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 _FENCES = ("```json", "```")
 _EOS = ("<｜end▁of▁sentence｜>",)
 
+
+def _mark(words: str, gap: str = "▁") -> str:
+    return f"<｜{words.replace(' ', gap)}｜>"
+
+
+_BEGIN, _END, _CALL, _CALL_END, _SEP = map(
+    _mark, ("tool calls begin", "tool calls end", "tool call begin", "tool call end", "tool sep")
+)
 _V3 = NamedJson(
     call_open=_CALL,
     prefixes=("function" + _SEP,),
@@ -21,34 +27,29 @@ _V3 = NamedJson(
     trails=("```",),
     closes=(_CALL_END,),
 )
+
+
+def _misspelt(gap: str) -> Block:
+    """A section as models spell it that have no tokens for its marks."""
+    sep = _mark("tool sep", gap)
+    calls = replace(
+        _V3,
+        call_open=_mark("tool call begin", gap),
+        prefixes=("function" + sep,),
+        name_ends=(sep, "\n"),
+        closes=(_mark("tool call end", gap),),
+    )
+    bodies = (replace(_V3, foreign=True), replace(calls, foreign=True), replace(calls, call_open="", foreign=True))
+    return Block(opener=_mark("tool calls begin", gap), bodies=bodies, closers=(_mark("tool calls end", gap), _END))
+
+
 _SECTION = (
     Block(opener=_BEGIN, bodies=(_V3, replace(_V3, call_open="", foreign=True)), closers=(_END,)),
     Block(opener=_CALL, keep_opener=True, bodies=(_V3,), closers=(_END,)),
+    Block(opener=_mark("tool calls"), bodies=(replace(_V3, foreign=True),), closers=(_END,)),
+    *map(_misspelt, ("_", " ", "\\_")),
 )
 """V3 and V3.1 differ in what stands around the name; either's way is read in both."""
-
-
-DEEPSEEK_V3 = Format(
-    name="deepseek_v3",
-    aliases=("deepseekv3",),
-    families="DeepSeek-V3-0324, DeepSeek-R1-0528",
-    blocks=_SECTION,
-    end_tokens=_EOS,
-    reasoning="deepseek_r1",
-    own_markers_special=True,
-    template_signs=(_CALL, "```json"),
-)
-
-DEEPSEEK_V31 = Format(
-    name="deepseek_v31",
-    aliases=("deepseekv31",),
-    families="DeepSeek-V3.1, V3.1-Terminus",
-    blocks=_SECTION,
-    end_tokens=_EOS,
-    reasoning="deepseek_v3",
-    own_markers_special=True,
-    template_signs=(_CALL,),
-)
 
 _DSML = "<｜DSML｜"
 _WRAPPERS = ("function_calls", "tool_calls")
@@ -78,22 +79,37 @@ def _dsml(mark: str) -> tuple[Block, ...]:
 
 _BLOCKS = tuple(block for mark in _SPELLINGS for block in _dsml(mark))
 
-DEEPSEEK_V32 = Format(
-    name="deepseek_v32",
-    aliases=("deepseekv32",),
-    families="DeepSeek-V3.2",
-    blocks=_BLOCKS,
-    end_tokens=_EOS,
-    reasoning="deepseek_v3",
-    template_signs=(_DSML + "function_calls>",),
-)
 
-DEEPSEEK_V4 = Format(
-    name="deepseek_v4",
-    aliases=("deepseekv4",),
-    families="DeepSeek-V4",
-    blocks=tuple(sorted(_BLOCKS, key=lambda block: "｜DSML｜tool_calls" not in block.opener)),
-    end_tokens=_EOS,
-    reasoning="deepseek_v3",
-    template_signs=(_DSML + "tool_calls>",),
+def _deepseek(name: str, alias: str, families: str, *, reasoning: str, signs: tuple[str, ...]) -> Format:
+    """One version of the family. Each reads what the others write: they are taken for one another."""
+    dsml = "DSML" in signs[0]
+    blocks = (*_BLOCKS, *_SECTION) if dsml else (*_SECTION, *_BLOCKS)
+    return Format(
+        name=name,
+        aliases=(alias,),
+        families=families,
+        blocks=tuple(sorted(blocks, key=lambda block: signs[0] not in block.opener)) if dsml else blocks,
+        hidden=(_BEGIN, _END, _CALL_END),
+        end_tokens=_EOS,
+        reasoning=reasoning,
+        own_markers_special=not dsml,
+        template_signs=signs,
+    )
+
+
+DEEPSEEK_V3 = _deepseek(
+    "deepseek_v3",
+    "deepseekv3",
+    "DeepSeek-V3-0324, DeepSeek-R1-0528",
+    reasoning="deepseek_r1",
+    signs=(_CALL, "```json"),
+)
+DEEPSEEK_V31 = _deepseek(
+    "deepseek_v31", "deepseekv31", "DeepSeek-V3.1, V3.1-Terminus", reasoning="deepseek_v3", signs=(_CALL,)
+)
+DEEPSEEK_V32 = _deepseek(
+    "deepseek_v32", "deepseekv32", "DeepSeek-V3.2", reasoning="deepseek_v3", signs=(_DSML + "function_calls>",)
+)
+DEEPSEEK_V4 = _deepseek(
+    "deepseek_v4", "deepseekv4", "DeepSeek-V4", reasoning="deepseek_v3", signs=(_DSML + "tool_calls>",)
 )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from toolcall.format import Format
-from toolcall.syntax import Block, LooseCalls
+from toolcall.syntax import Block, JsonCalls, LooseCalls
 
+_CALLS = LooseCalls(lead="call:", quote_mark='<|"|>', closer="<tool_call|>")
 GEMMA4 = Format(
     name="gemma4",
     families="Gemma 4",
     blocks=(
         Block(
             opener="<|tool_call>",
-            bodies=(LooseCalls(lead="call:", quote_mark='<|"|>', closer="<tool_call|>"),),
+            bodies=(_CALLS, JsonCalls(foreign=True)),
             closers=("<tool_call|>",),
         ),
     ),
-    end_tokens=("<turn|>", "<end_of_turn>"),
+    bare=(Block(opener="call:", bodies=(_CALLS,), closers=("<tool_call|>",), rescued=True, hold=True),),
+    end_tokens=("<turn|>", "<end_of_turn>", "<|tool_response>"),
     reasoning="gemma4",
     own_markers_special=True,
     template_signs=("<|tool_call>",),
@@ -31,7 +33,7 @@ FUNCTION_GEMMA = Format(
             closers=("<end_function_call>",),
         ),
     ),
-    end_tokens=("<end_of_turn>",),
+    end_tokens=("<end_of_turn>", "<start_function_response>"),
     own_markers_special=True,
     template_signs=("<start_function_call>",),
 )

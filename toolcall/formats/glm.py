@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from toolcall.format import Format
-from toolcall.rescue import FUNCTION_TAGS
-from toolcall.syntax import Block, JsonCalls, TaggedCalls
-
-_CALLS = TaggedCalls(
-    call_open="",
-    name_end="\n",
-    name_stops=("<arg_key>", "</tool_call>", "<tool_call>", "{", "("),
-    header_stops=("<arg_value>",),
-    param_open="<arg_key>",
-    key_end="</arg_key>",
-    value_open="<arg_value>",
-    value_close="</arg_value>",
-    trim_newlines=False,
-    call_close="</tool_call>",
-    next_open=("<tool_call>",),
-    object_body=True,
-)
-_CALL = Block(opener="<tool_call>", bodies=(_CALLS,), single=True)
-_JSON = JsonCalls(foreign=True)
+from toolcall.rescue import ARGUMENT_TAGS, FOREIGN_BODIES
+from toolcall.syntax import Block, TaggedCalls
 
 GLM45 = Format(
     name="glm45",
     aliases=("glm", "glm4", "glm47", "glm_4_5", "ling3", "poolside_v1"),
     families="GLM-4.5, 4.6, 4.7, GLM-5, Ling 3, poolside Laguna",
-    blocks=(replace(_CALL, bodies=(_CALLS, _JSON, replace(FUNCTION_TAGS, foreign=True)), closers=("</tool_call>",)),),
+    blocks=(
+        Block(
+            opener="<tool_call>",
+            bodies=(ARGUMENT_TAGS, *FOREIGN_BODIES),
+            closers=("</tool_call>",),
+            single=True,
+        ),
+    ),
     end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),
     reasoning="glm45",
     template_signs=("<arg_key>",),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toolcall.format import Format
 from toolcall.formats.invoke import INVOKE
-from toolcall.syntax import MessageProtocol
+from toolcall.syntax import Block, MessageProtocol
 
 GPT_OSS = Format(
     name="gpt_oss",
@@ -17,31 +17,38 @@ GPT_OSS = Format(
         message="<|message|>",
         ends=("<|end|>", "<|call|>", "<|return|>"),
         reasoning_channels=("analysis",),
+        content_to=("user",),
     ),
+    end_tokens=("<|end|>", "<|call|>", "<|return|>"),
     reasoning="gpt_oss",
     own_markers_special=True,
     template_signs=("<|channel|>", "<|message|>"),
 )
 
+_WRAPPER = ("<atem:function_calls>", "</atem:function_calls>")
+_CALLS = replace(
+    INVOKE,
+    call_open="<atem:invoke name=",
+    param_open="<atem:parameter name=",
+    value_close="</atem:parameter>",
+    call_close="</atem:invoke>",
+    next_open=("<atem:invoke", _WRAPPER[1]),
+)
+
 MUSE_GLIMMER = Format(
     name="muse_glimmer",
     families="muse_glimmer",
+    blocks=(Block(opener=_WRAPPER[0], bodies=(_CALLS,), closers=_WRAPPER[1:]),),
     protocol=MessageProtocol(
         starts=("<|start|>",),
         message="<|message|>",
         ends=("<|eom|>", "<|eot|>"),
         reasoning_to=("self",),
         content_to=("user",),
-        body=replace(
-            INVOKE,
-            call_open="<atem:invoke name=",
-            param_open="<atem:parameter name=",
-            value_close="</atem:parameter>",
-            call_close="</atem:invoke>",
-            next_open=("<atem:invoke", "</atem:function_calls>"),
-        ),
-        body_wrapper=("<atem:function_calls>", "</atem:function_calls>"),
+        body=_CALLS,
+        body_wrapper=_WRAPPER,
     ),
+    end_tokens=("<|eom|>", "<|eot|>"),
     reasoning="gpt_oss",
     own_markers_special=True,
     template_signs=("<atem:function_calls>",),

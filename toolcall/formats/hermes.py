@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolcall.format import Format
-from toolcall.rescue import FUNCTION_TAGS, NAMED_CALLS
+from toolcall.rescue import FOREIGN_BODIES, NAME_FIRST
 from toolcall.syntax import Block, JsonCalls, TaggedCalls
 
 _BLOCK = Block(
     opener="<tool_call>",
-    bodies=(JsonCalls(), replace(FUNCTION_TAGS, foreign=True), replace(NAMED_CALLS, foreign=True)),
+    bodies=(JsonCalls(), *FOREIGN_BODIES[1:], NAME_FIRST),
     closers=("</tool_call>",),
     inner=("```json", "```"),
 )
@@ -47,11 +47,12 @@ LONGCAT = replace(
     name="longcat",
     aliases=(),
     families="LongCat-Flash, LongCat 2.0",
+    reasoning="longcat",
     blocks=(
         replace(
             _BLOCK,
             opener="<longcat_tool_call>",
-            bodies=(*_BLOCK.bodies[:2], _LONGCAT_TAGS),
+            bodies=(*_BLOCK.bodies[:3], _LONGCAT_TAGS),
             closers=("</longcat_tool_call>",),
         ),
     ),

@@ -30,31 +30,27 @@ MINIMAX_M2 = Format(
 )
 
 _NS = "]<]minimax[>["
+_M3_CALLS = TaggedCalls(
+    call_open=_NS + "<invoke name=",
+    name_end=">",
+    self_close="/>",
+    param_open=_NS + "<",
+    key_end=">",
+    value_close=_NS + "</",
+    close_by_key=True,
+    trim_newlines=False,
+    call_close=_NS + "</invoke>",
+    next_open=(_NS + "<invoke", _NS + "</tool_call>"),
+    loose_close=False,
+    nested=_NS,
+)
 MINIMAX_M3 = Format(
     name="minimax_m3",
     aliases=("minimax-m3",),
     families="MiniMax M3",
     blocks=(
-        Block(
-            opener=_NS + "<tool_call>",
-            closers=(_NS + "</tool_call>",),
-            bodies=(
-                TaggedCalls(
-                    call_open=_NS + "<invoke name=",
-                    name_end=">",
-                    self_close="/>",
-                    param_open=_NS + "<",
-                    key_end=">",
-                    value_close=_NS + "</",
-                    close_by_key=True,
-                    trim_newlines=False,
-                    call_close=_NS + "</invoke>",
-                    next_open=(_NS + "<invoke", _NS + "</tool_call>"),
-                    loose_close=False,
-                    nested=_NS,
-                ),
-            ),
-        ),
+        Block(opener=_NS + "<tool_call>", closers=(_NS + "</tool_call>",), bodies=(_M3_CALLS,)),
+        Block(opener=_M3_CALLS.call_open, keep_opener=True, closers=(_NS + "</tool_call>",), bodies=(_M3_CALLS,)),
     ),
     joined_mark=_NS,
     reasoning="minimax",
@@ -72,26 +68,28 @@ DOTS = Format(
 )
 
 _STEP_SECTION_END = "<｜tool_calls_end｜>"
-_STEP_CALL_END = "<｜tool_call_end｜>"
+_STEP_CALL, _STEP_CALL_END = "<｜tool_call_begin｜>", "<｜tool_call_end｜>"
+_STEP_INNER = (f"{_STEP_CALL}function<｜tool_sep｜>", _STEP_CALL, _STEP_CALL_END)
+_STEP_CALLS = replace(
+    INVOKE,
+    call_open="<steptml:invoke name=",
+    param_open="<steptml:parameter name=",
+    value_close="</steptml:parameter>",
+    call_close="</steptml:invoke>",
+    next_open=("<steptml:invoke", _STEP_CALL_END, _STEP_SECTION_END),
+)
 STEP3 = Format(
     name="step3",
     families="Step3",
-    blocks=(
+    blocks=tuple(
         Block(
-            opener="<｜tool_calls_begin｜>",
+            opener=opener,
+            keep_opener=opener == _STEP_CALLS.call_open,
             closers=(_STEP_SECTION_END,),
-            inner=("<｜tool_call_begin｜>function<｜tool_sep｜>", "<｜tool_call_begin｜>", _STEP_CALL_END),
-            bodies=(
-                replace(
-                    INVOKE,
-                    call_open="<steptml:invoke name=",
-                    param_open="<steptml:parameter name=",
-                    value_close="</steptml:parameter>",
-                    call_close="</steptml:invoke>",
-                    next_open=("<steptml:invoke", _STEP_CALL_END, _STEP_SECTION_END),
-                ),
-            ),
-        ),
+            inner=_STEP_INNER,
+            bodies=(_STEP_CALLS,),
+        )
+        for opener in ("<｜tool_calls_begin｜>", *_STEP_INNER[:2], _STEP_CALLS.call_open)
     ),
     reasoning="deepseek_r1",
     own_markers_special=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolcall.format import Format
-from toolcall.syntax import Block, JsonCalls, NamedJson, OneKeyCalls
+from toolcall.syntax import Block, JsonCalls, NamedJson
 
 _JSON = JsonCalls()
 
@@ -24,7 +24,7 @@ APERTUS = Format(
     name="apertus",
     aliases=("apertus2509",),
     families="Apertus",
-    blocks=(Block(opener="<|tools_prefix|>", bodies=(OneKeyCalls(), _JSON), closers=("<|tools_suffix|>",)),),
+    blocks=(Block(opener="<|tools_prefix|>", bodies=(_JSON,), closers=("<|tools_suffix|>",)),),
     end_tokens=("<|assistant_end|>",),
     reasoning="apertus",
     own_markers_special=True,
@@ -66,8 +66,9 @@ INKLING = Format(
             bodies=(NamedJson(name_ends=("<|content_invoke_tool_json|>",), closes=("<|end_message|>",), wrapped=True),),
             single=True,
         ),
+        Block(opener="<|content_invoke_tool_json|>", bodies=(_JSON,), closers=("<|end_message|>",)),
     ),
-    hidden=("<|end_message|>", "<|content_text|>"),
+    hidden=("<|message_model|>", "<|end_message|>", "<|content_text|>"),
     own_markers_special=True,
     template_signs=("<|content_invoke_tool_json|>",),
     experimental=True,
@@ -145,7 +146,7 @@ XLAM = Format(
     ),
     bare=(
         Block(opener="", bodies=(_JSON,), strict=True, triggers="[{"),
-        Block(opener="```json", bodies=(_JSON,), closers=("```",), strict=True, triggers="`"),
+        Block(opener="```json", bodies=(_JSON,), closers=("```",), strict=True),
     ),
     end_tokens=("<|eot_id|>", "<|im_end|>"),
     reasoning="qwen3",

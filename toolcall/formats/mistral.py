@@ -8,17 +8,12 @@ from dataclasses import replace
 from toolcall.format import Format
 from toolcall.syntax import Block, JsonCalls, NamedJson
 
-_NAMED = NamedJson(name_ends=("[ARGS]",), name_stops=("{",), id_marks=("[CALL_ID]",))
+_NAMED = NamedJson(name_ends=("[ARGS]", "[ARGS"), name_stops=("{",), id_marks=("[CALL_ID]",))
 
 MISTRAL = Format(
     name="mistral",
     families="Mistral, Mixtral, Magistral, Devstral, Ministral",
-    blocks=(
-        Block(
-            opener="[TOOL_CALLS]",
-            bodies=(JsonCalls(), _NAMED),
-        ),
-    ),
+    blocks=tuple(Block(opener=opener, bodies=(JsonCalls(), _NAMED)) for opener in ("[TOOL_CALLS]", "[TOOL_CALLS")),
     bare=(
         Block(
             opener="",

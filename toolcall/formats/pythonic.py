@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from toolcall.format import Format
+from toolcall.rescue import FENCES, FOREIGN_BODIES, bare_list
 from toolcall.syntax import Block, JsonCalls, PythonCalls
 
 _CALLS = PythonCalls()
-_LIST = Block(opener="[", bodies=(PythonCalls(in_list=True),), closers=("]",))
+_LIST = Block(opener="[", bodies=(PythonCalls(in_list=True),), closers=("]",), listed=True)
+_FENCED = tuple(
+    Block(opener=fence, bodies=(JsonCalls(), _CALLS), closers=("```",), rescued=True, hold=True, strict=True)
+    for fence in ("```python", *FENCES)
+)
 
 PYTHONIC = Format(
     name="pythonic",
     aliases=("llama4_pythonic", "llama4"),
     families="Llama 4, Llama 3.2 1B and 3B, ToolACE",
     blocks=(Block(opener="<|python_start|>", bodies=(_CALLS, JsonCalls()), closers=("<|python_end|>",)), _LIST),
+    bare=(bare_list(JsonCalls()), *_FENCED),
     hidden=("<|python_end|>",),
     end_tokens=("<|eot|>", "<|eom|>", "<|eot_id|>", "<|eom_id|>"),
     template_signs=("<|python_start|>",),
@@ -24,7 +28,15 @@ PYTHONIC = Format(
 OLMO3 = Format(
     name="olmo3",
     families="OLMo 3",
-    blocks=(Block(opener="<function_calls>", bodies=(_CALLS,), closers=("</function_calls>",)),),
+    blocks=(
+        Block(
+            opener="<function_calls>",
+            bodies=(_CALLS, *FOREIGN_BODIES),
+            closers=("</function_calls>",),
+            listed=True,
+        ),
+    ),
+    bare=_FENCED,
     end_tokens=("<|im_end|>", "<|endoftext|>"),
     reasoning="qwen3",
     template_signs=("<function_calls>",),
@@ -34,7 +46,7 @@ LFM2 = Format(
     name="lfm2",
     families="LiquidAI LFM2, LFM2.5",
     blocks=(Block(opener="<|tool_call_start|>", bodies=(JsonCalls(), _CALLS), closers=("<|tool_call_end|>",)),),
-    bare=(replace(_LIST, rescued=True, hold=True),),
+    bare=(bare_list(JsonCalls(), _CALLS), *_FENCED),
     end_tokens=("<|im_end|>",),
     reasoning="qwen3",
     own_markers_special=True,

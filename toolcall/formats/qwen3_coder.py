@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolcall.format import Format
-from toolcall.rescue import FUNCTION_TAGS, NAMED_CALLS
-from toolcall.syntax import Block, JsonCalls
+from toolcall.rescue import FOREIGN_BODIES, FUNCTION_TAGS, NAME_FIRST
+from toolcall.syntax import Block
 
-_OTHERS = (JsonCalls(foreign=True), replace(NAMED_CALLS, foreign=True))
+_OTHERS = (FOREIGN_BODIES[0], *FOREIGN_BODIES[2:], NAME_FIRST)
 _WRAPPED = Block(
     opener="<tool_call>",
     bodies=(FUNCTION_TAGS, *_OTHERS),

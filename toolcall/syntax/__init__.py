@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolcall.syntax.block import Block, Body, Options
-from toolcall.syntax.json_calls import JsonCalls, OneKeyCalls
+from toolcall.syntax.json_calls import JsonCalls
 from toolcall.syntax.kimi import KimiCalls
 from toolcall.syntax.loose import LooseCalls
 from toolcall.syntax.messages import MessageProtocol
@@ -19,7 +19,6 @@ __all__ = [
     "LooseCalls",
     "MessageProtocol",
     "NamedJson",
-    "OneKeyCalls",
     "Options",
     "PythonCalls",
     "TaggedCalls",

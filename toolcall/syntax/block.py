@@ -70,7 +70,8 @@ class Block:
 
     closers: what may end it. between: characters that separate calls. inner: markers between calls that are layout.
     leftovers: the same, but only behind a call: closers that it has had already.
-    rescued: the block is none of the format's own. hold, strict: see Options. single: one call only.
+    rescued: the block is none of the format's own. hold, strict: see Options. single: one call only. listed: one of
+    several calls may name an undeclared tool; in brackets that is so anyway.
     triggers: for a bare block without opener, the characters that its calls begin with.
     """
 
@@ -85,6 +86,7 @@ class Block:
     hold: bool = False
     strict: bool = False
     single: bool = False
+    listed: bool = False
     triggers: str = ""
 
     @cached_property
@@ -93,14 +95,19 @@ class Block:
 
     @cached_property
     def _inner(self) -> Markers:
-        return Markers(self.inner)
+        return Markers((*self.inner, self._again))
+
+    @cached_property
+    def _again(self) -> str:
+        """The opener, which may stand there twice."""
+        return self.opener if not self.keep_opener and len(self.opener) > 1 else ""
 
     @cached_property
     def _behind(self) -> Markers:
         return Markers((*self.inner, *self.leftovers))
 
     @cached_property
-    def _marks(self) -> tuple[str, ...]:
+    def marks(self) -> tuple[str, ...]:
         """All that may follow a call."""
         calls = (word for body in self.bodies for word in body.marks)
         return (self.opener, *self.closers, *self.inner, *self.leftovers, *calls)
@@ -110,7 +117,7 @@ class Block:
         firsts = [b.first for b in self.bodies]
         if not all(firsts) or self.keep_opener:
             return None
-        begins = "|".join([*firsts, *(re.escape(w[:2]) for w in (*self.closers, *self.inner))])
+        begins = "|".join([*firsts, *(re.escape(w[:2]) for w in (*self.closers, *self._inner.words))])
         return re.compile(rf"[ \t\r\n]*+(?!{begins})[^ \t\r\n](?s:.)")
 
     def hopeless(self, text: str, pos: int) -> bool:
@@ -126,7 +133,7 @@ class Block:
         """
         count = 0
         moved = False
-        in_list = self.opener == "["
+        in_list = self.listed
         start = lx.consumed - len(self.opener) * (not self.keep_opener)
         while True:
             if count or moved:
@@ -135,7 +142,7 @@ class Block:
             yield from self._skip_between(lx, count or moved)
             if self.closers and (yield from at_marker(lx, self._closing)) is not None:
                 if not count:
-                    raise NoCall(moved=moved)
+                    raise NoCall(idle=not moved, moved=moved)
                 lx.unmark()
                 return True
             in_list = in_list or lx.buf[lx.pos : lx.pos + 1] == "["
@@ -143,7 +150,7 @@ class Block:
             if body is None:
                 if not count:
                     raise NoCall(idle=not moved, moved=moved)
-                if lx.eof and any(mark.startswith(lx.buf[lx.pos :]) for mark in self._marks):
+                if lx.eof and any(mark.startswith(lx.buf[lx.pos :]) for mark in self.marks):
                     lx.pos = len(lx.buf)  # half a marker at the end of the text
                     lx.unmark()
                     return False
@@ -185,8 +192,13 @@ class Block:
 
     def _skip_between(self, lx: Lexer, behind: int) -> Read[None]:
         skip, layout = (self.between, self._behind) if behind else (SPACE, self._inner)
+        again = False
         while True:
-            if layout.words and (yield from at_marker(lx, layout)) is not None:
+            if layout.words and (word := (yield from at_marker(lx, layout))) is not None:
+                if word == self._again and again:
+                    lx.pos -= len(word)
+                    return
+                again = word == self._again
                 continue
             char = yield from peek(lx)
             if not char or char not in skip:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from toolcall.json_stream import read_atom, read_bare_key, read_object, read_value
 from toolcall.json_strings import read_text
-from toolcall.json_text import is_object
+from toolcall.json_text import encodable, is_object
 from toolcall.lexer import Lexer, NoCall, Read, peek, second, skip_space
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
@@ -92,7 +92,9 @@ class JsonCalls:
             call.named((yield from read_text(lx, call.may_be_named)))
         elif key in self.arguments and not call.parts and not call.written:
             yield from read_arguments(lx, call)
-        elif call.tool is None and char == "{" and not options.strict and call.declares(key):
+        elif call.declares(key) and char and char in "{n" and not options.strict:
+            if call.tool is not None:
+                raise NoCall  # a second call in one object
             call.named(key)
             yield from read_arguments(lx, call)
         else:
@@ -129,7 +131,7 @@ def read_arguments(lx: Lexer, call: CallWriter) -> Read[None]:
         empty = text.strip() in ("", "null")
         if not empty and not is_object(text):
             raise NoCall
-        call.put("{}" if empty else text)
+        call.put("{}" if empty else encodable(text))
     elif char == "[":
         lx.pos += 1
         if (yield from skip_space(lx)) != "]":
@@ -143,41 +145,3 @@ def read_arguments(lx: Lexer, call: CallWriter) -> Read[None]:
             raise NoCall
         call.put("{}")
     call.commit()
-
-
-@dataclass(frozen=True)
-class OneKeyCalls:
-    """Calls written as objects of one member: ``{"get_weather": {"city": "Oslo"}}``."""
-
-    foreign: bool = False
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def first(self) -> str:
-        return r"[\{\[]"
-
-    def opens(self, lx: Lexer, options: Options) -> Read[bool]:
-        return (yield from JsonCalls().opens(lx, options))
-
-    def skip(self, lx: Lexer, out: Output) -> Read[None]:
-        yield from read_value(lx, _nothing)
-
-    def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
-        call = out.open_call(hold=options.hold, rescued=options.rescued)
-        lx.pos += 1
-        char = yield from skip_space(lx)
-        if not char or char not in "\"'":
-            raise NoCall
-        call.named((yield from read_text(lx, out.tools.may_begin)))
-        if (yield from skip_space(lx)) != ":":
-            raise NoCall
-        lx.pos += 1
-        yield from skip_space(lx)
-        yield from read_arguments(lx, call)
-        if (yield from skip_space(lx)) != "}":
-            raise NoCall
-        lx.pos += 1
-        call.end()

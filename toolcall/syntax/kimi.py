@@ -10,22 +10,26 @@ from functools import cached_property
 from typing import Any
 
 from toolcall.json_stream import read_object
-from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, peek, skip_space, until
+from toolcall.json_strings import checked
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, peek, skip_space, until
 from toolcall.output import CallWriter, Output
 from toolcall.schema import Tool, ToolSet
 from toolcall.syntax.block import Options
-from toolcall.syntax.json_calls import ARGUMENT_KEYS, NAME_KEYS, read_arguments
+from toolcall.syntax.json_calls import ARGUMENT_KEYS, NAME_KEYS, JsonCalls, read_arguments
 
 MAX_HEADER = 512
-_COUNT = re.compile(r":[0-9]+$")
+_COUNT = re.compile(r"[:#]\s*[0-9]+$")
+_LOW_COUNT = re.compile(r"_[0-9]+$")
+_STEM = re.compile(r"^(?:functions|tools)[.:/_]")
 
 
 @dataclass(frozen=True)
 class KimiCalls:
     """call_open ID arguments_open ARGUMENTS close. call_open: "" for calls that have lost it.
 
-    Where the id holds no declared name (an id of another provider, a bare number) the arguments are read first:
-    they may be a whole call object, or fit exactly one tool. An id that names another tool is never made to fit.
+    arguments_open may be missing in front of an object. Where the id holds no declared name (an id of another provider,
+    a bare number, nothing) the arguments are read first: they may be a whole call object, or fit exactly one tool. An
+    id that names another tool is never made to fit.
     """
 
     call_open: str
@@ -39,7 +43,7 @@ class KimiCalls:
 
     @cached_property
     def _header(self) -> Markers:
-        return Markers((self.arguments_open, self.call_open, self.close))
+        return Markers((self.arguments_open, self.call_open, self.close, "{"))
 
     @cached_property
     def _closing(self) -> Markers:
@@ -62,26 +66,29 @@ class KimiCalls:
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
         parts: list[str] = []
-        if (yield from until(lx, self._header, parts.append, limit=MAX_HEADER)) != self.arguments_open:
+        put = parts.append if self.call_open else checked(lx, parts, lambda text: may_be_id(text, out.tools))
+        word = yield from until(lx, self._header, put, limit=MAX_HEADER)
+        if word not in (self.arguments_open, "{") or (word == "{" and not options.rescue):
             raise NoCall
-        lx.pos += len(self.arguments_open)
-        name = name_in_id("".join(parts), out.tools)
-        yield from skip_space(lx)
+        lx.pos += len(word) if word == self.arguments_open else 0
+        header = "".join(parts)
+        name = name_in_id(header, out.tools)
+        char = yield from skip_space(lx)
         if name is None and not options.rescue:
             raise NoCall
         if name is None:
-            yield from self._read_unnamed(lx, out, call, not names_a_tool("".join(parts)))
+            yield from self._read_unnamed(lx, out, call, fits=bool(header.strip()) and not names_a_tool(header))
         else:
             call.named(name)
-            if (yield from skip_space(lx)) == "" and lx.cut:
+            if char == "" and lx.cut:
                 raise NoCall
-            if not lx.buf.startswith("<", lx.pos):
+            if char != "<":
                 yield from read_arguments(lx, call)
-        call.end()
+            call.end()
         yield from skip_space(lx)
         yield from at_marker(lx, self._closing)
 
-    def _read_unnamed(self, lx: Lexer, out: Output, call: CallWriter, fits: bool) -> Read[None]:
+    def _read_unnamed(self, lx: Lexer, out: Output, call: CallWriter, *, fits: bool) -> Read[None]:
         """fits: the tool may be the one that the arguments fit."""
         if not lx.buf.startswith("{", lx.pos):
             raise NoCall
@@ -89,34 +96,44 @@ class KimiCalls:
         yield from read_object(lx, parts.append)
         found = json.loads("".join(parts))
         name = next((found[k] for k in NAME_KEYS if isinstance(found.get(k), str)), None)
-        inner = next((found[k] for k in ARGUMENT_KEYS if isinstance(found.get(k), dict)), None)
-        if name is not None and inner is not None and out.tools.get(name):
-            call.named(name)
-            call.put(json.dumps(inner, ensure_ascii=False))
-        else:
-            tool = fitting_tool(found, out.tools) if fits else None
-            if tool is None:
-                raise NoCall
-            call.named(tool.name)
-            call.put("".join(parts))
+        if name is not None and out.tools.get(name) and any(k in found for k in ARGUMENT_KEYS):
+            out.drop_call()
+            whole = Lexer()
+            whole.append("".join(parts))
+            whole.eof = True
+            yield from JsonCalls().read(whole, out, Options(hold=True, rescued=True))
+            return
+        tool = fitting_tool(found, out.tools) if fits else None
+        if tool is None:
+            raise NoCall
+        call.named(tool.name)
+        call.put("".join(parts))
         call.rescued = True
         call.commit()
+        call.end()
 
 
 def name_in_id(text: str, tools: ToolSet) -> str | None:
     """The declared name in ``functions.NAME:IDX``; dots, colons and hyphens in names are kept."""
     plain = text.strip()
-    for spelling in (_COUNT.sub("", plain), plain):
-        if tools.get(spelling):
-            return spelling
+    for stem in (plain, _STEM.sub("", plain), plain.rpartition(".")[2]):
+        once = _COUNT.sub("", stem)
+        for spelling in (once, stem, _COUNT.sub("", once), _LOW_COUNT.sub("", stem)):
+            if tools.get(spelling):
+                return spelling
     return None
+
+
+def may_be_id(text: str, tools: ToolSet) -> bool:
+    """Whether more text can make this the id of a call of a declared tool."""
+    return tools.may_begin(_COUNT.sub("", text.rstrip(SPACE)).rstrip(":"))
 
 
 def names_a_tool(text: str) -> bool:
     """Whether the id has a name in it, ``functions.NAME`` or ``NAME:IDX``."""
     plain = text.strip()
     name = _COUNT.sub("", plain)
-    stem = name.removeprefix("functions.")
+    stem = _STEM.sub("", name)
     return bool(stem) and not stem.isdigit() and (name != plain or stem != name)
 
 

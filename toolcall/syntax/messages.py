@@ -15,8 +15,9 @@ from toolcall.syntax.block import Body, Options
 from toolcall.syntax.json_calls import read_arguments
 
 MAX_HEADER = 512
-_RECIPIENT = re.compile(r"to=([^\s<]+)")
-_FENCES = Markers(("```json", "```"))
+_RECIPIENT = re.compile(r"to=\s*([^\s<]+)")
+_NAMES = re.compile(r"[.:/]")
+_GLUED = re.compile(r"(?:json|code|commentary|analysis)$")
 _FENCES = Markers(("```json", "```"))
 
 
@@ -78,6 +79,7 @@ class MessageProtocol:
                 lx.unmark()
                 return
             parts: list[str] = []
+            word = None
             try:
                 word = yield from until(lx, self._header_end, parts.append, limit=MAX_HEADER)
                 if word != self.message:
@@ -86,11 +88,13 @@ class MessageProtocol:
                 yield from self._read_body(lx, out, options, Header("".join(parts), settings))
             except NoCall:
                 out.drop_call()
-                yield from self._as_text(lx, out, "".join(parts))
+                yield from self._as_text(lx, out, "".join(parts), headed=word is not None)
 
-    def _as_text(self, lx: Lexer, out: Output, header: str) -> Read[None]:
-        """A message that is no call of a declared tool, or has no header: all of it is text."""
-        if lx.starved and lx.cut and _RECIPIENT.search(header):
+    def _as_text(self, lx: Lexer, out: Output, header: str, *, headed: bool) -> Read[None]:
+        """A message that is no call of a declared tool, or has no header: all of it is text. headed: the header has an
+        end; one that is cut off is nothing."""
+        opened = header.lstrip().startswith(self.starts)
+        if lx.starved and lx.cut and (_RECIPIENT.search(header) or (opened and not headed)):
             out.forget_space()
             lx.pos = len(lx.buf)
             lx.unmark()
@@ -100,7 +104,7 @@ class MessageProtocol:
             word = yield from until(lx, self._end, out.content.put)
             if word is None:
                 return
-            if header.lstrip().startswith(self.starts) or _RECIPIENT.search(header):
+            if opened or _RECIPIENT.search(header):
                 out.content.put(word)
             lx.pos += len(word)
             return
@@ -134,9 +138,9 @@ class MessageProtocol:
     def _read_call(self, lx: Lexer, out: Output, options: Options, recipient: str) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
         if self.body is None:
-            call.named(recipient if out.tools.get(recipient) else _without_json(recipient))
+            call.named(next(filter(call.declares, _spellings(recipient)), recipient))
             char = yield from self._skip_fence(lx)
-            if char == "{":
+            if char in ("{", '"', "'", "n"):
                 yield from read_arguments(lx, call)
             elif char:
                 yield from self._no_arguments(lx)
@@ -146,7 +150,8 @@ class MessageProtocol:
         else:
             out.drop_call()
             yield from self._read_bodies(lx, out, options)
-        yield from self._skip_fence(lx)
+        while (yield from self._skip_fence(lx)) in ("}", "]"):
+            lx.pos += 1
         yield from at_marker(lx, self._end)
 
     def _skip_fence(self, lx: Lexer) -> Read[str]:
@@ -195,6 +200,9 @@ class Header:
         return found[-1] if found else ""
 
 
-def _without_json(recipient: str) -> str:
-    """``to=functions.shelljson``: the constraint glued to the name."""
-    return recipient.removesuffix("json")
+def _spellings(recipient: str) -> list[str]:
+    """The names that a recipient may mean: with what is glued to it taken off, the last part of it, and both."""
+    plain = recipient.strip("\"'.,;:")
+    whole = (recipient, plain, re.sub(r":[0-9]+$", "", plain))
+    names = [*whole, *(_NAMES.split(name)[-1] for name in whole)]
+    return [*names, *(_GLUED.sub("", name) for name in names)]

@@ -126,7 +126,7 @@ class NamedJson:
             yield from read_arguments(lx, call)
         elif char:
             yield from self._no_arguments(lx)
-        elif lx.cut or not self.closes:
+        elif lx.cut or (not self.closes and (call.tool is None or call.tool.keys)):
             raise NoCall
 
     def _no_arguments(self, lx: Lexer) -> Read[None]:

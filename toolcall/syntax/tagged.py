@@ -24,13 +24,13 @@ class TaggedCalls(Tags):
 
     @property
     def first(self) -> str:
-        return "|".join({re.escape(o[:2]) for o in (self.call_open, *self.call_opens)})
+        return "|".join({re.escape(o[:2]) for o in (self.call_open, *self.call_opens)}) or r"[\w\"']"
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         if self.call_open:
             return (yield from at_marker(lx, self.opening)) is not None
         char = yield from peek(lx)
-        return bool(char) and char not in "{[<"
+        return bool(char) and (char.isalnum() or char in "_\"'")
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
@@ -82,7 +82,8 @@ class TaggedCalls(Tags):
             yield from read_keywords(lx, call)
         call.end()
         yield from skip_space(lx)
-        yield from at_marker(lx, self.members)
+        if not self.shared_close:
+            yield from at_marker(lx, self.members)
 
     def _read_name(self, lx: Lexer, out: Output, call: CallWriter, options: Options) -> Read[tuple[Tool, bool, str]]:
         """The tool, whether the call is whole, and a key that has been read with the name."""
