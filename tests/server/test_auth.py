@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -214,6 +215,18 @@ def test_load_keys(tmp_path: Any) -> None:
     for bad in ("kéy", "two words", "tab\tkey"):
         with pytest.raises(ValueError, match="printable"):
             load_keys([bad])
+
+
+@pytest.mark.parametrize("candidate", [b"a" * 40, b"b" * 40, b"c" * 40, b"", b"a" * 39 + b"x", b"x" + b"a" * 39])
+def test_a_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch, candidate: bytes) -> None:
+    """RELIABILITY S4: digests of one length, with hmac.compare_digest, all of them, whichever it is or none."""
+    compared: list[tuple[bytes, bytes]] = []
+    real = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: (compared.append((a, b)), real(a, b))[1])
+    ring = KeyRing([Secret("a" * 40), Secret("b" * 40), Secret("short")])
+    ring.match(candidate)
+    assert len(compared) == 3
+    assert {len(digest) for pair in compared for digest in pair} == {32}
 
 
 def test_key_ring() -> None:
