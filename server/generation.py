@@ -116,7 +116,7 @@ class Generation:
             events = [*events, *choice.parser.finish("length" if end.type == "length" else "stop")]
         self._count(choice, output, events)
         finish = _finish(choice, end)
-        if finish is None and self.plan.single_call and choice.calls_ended:
+        if self.plan.single_call and choice.calls_ended and (finish or not self.plan.ends_itself):
             finish = "tool_calls"
         if finish is not None:
             choice.done = True

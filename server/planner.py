@@ -56,11 +56,13 @@ class Conversation:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One engine request and a fresh parser per choice. single_call: a choice ends with its first call.
-    relaxations: what of the request's schemas is not enforced, one sentence each, for the answer."""
+    ends_itself: the grammar allows nothing after it, so that the engine need not be stopped at some token that happens
+    to be the last one known. relaxations: what of the request's schemas is not enforced, one sentence each."""
 
     request: GenerateReqInput
     make_parser: Callable[[], OutputParser]
     single_call: bool
+    ends_itself: bool = False
     relaxations: tuple[str, ...] = ()
 
 
@@ -119,15 +121,14 @@ class Planner:
             priority=conversation.priority,
         )
         make_parser = self._parser_factory(conversation, suffix)
-        return Plan(request, make_parser, self._single(conversation.tools), constrained.relaxations)
+        single = bool(conversation.tools.declared) and not conversation.tools.parallel
+        forced = constrained.spec is not None and conversation.tools.choice == "required"
+        ends_itself = forced and not (conversation.sampling.ignore_eos or conversation.sampling.min_tokens)
+        return Plan(request, make_parser, single, ends_itself, constrained.relaxations)
 
     async def constrain(self, plan: ConstraintPlan) -> Constrained:
         """The grammar of one request. Raises BadRequest."""
         return await constraint(plan, self._constrainer)
-
-    @staticmethod
-    def _single(tools: Tools) -> bool:
-        return bool(tools.declared) and not tools.parallel
 
     def _parser_factory(self, conversation: Conversation, suffix: str) -> Callable[[], OutputParser]:
         tools = conversation.tools

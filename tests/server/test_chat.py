@@ -375,6 +375,34 @@ async def test_sampling_fields_reach_the_engine(gateway: Gateway) -> None:
     assert "<tool_call>" in request.keep_special
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+async def test_a_forced_single_call_counts_the_same_however_its_tokens_come(
+    make_gateway: Callable[..., Any], choice: Any
+) -> None:
+    """Its grammar ends it: the engine is not stopped at whatever token is the last one known when the call closes."""
+    counted = set()
+    for chunk in (0, 1, 7):
+        async with make_gateway(Reply(PARIS + "\n", chunk=chunk)) as gateway:
+            fields = {"tools": [WEATHER], "tool_choice": choice, "parallel_tool_calls": False, "logprobs": True}
+            whole = (await gateway.chat(USER, **fields)).json()
+            assert whole["choices"][0]["finish_reason"] == "tool_calls"
+            logprobs = whole["choices"][0]["logprobs"]["content"]
+            *chunks, _ = await gateway.stream(USER, **fields, stream_options={"include_usage": True})
+            streamed = [chunk["choices"][0]["logprobs"] for chunk in chunks[:-1] if chunk["choices"][0]["logprobs"]]
+            assert sum(len(item["content"]) for item in streamed) == len(logprobs)
+            assert chunks[-1]["usage"] == whole["usage"]
+            counted.add((whole["usage"]["completion_tokens"], len(logprobs)))
+    assert len(counted) == 1
+
+
+async def test_a_single_call_is_whole_at_the_limit(make_gateway: Callable[..., Any]) -> None:
+    async with make_gateway(Reply(PARIS + "\n", chunk=1)) as gateway:
+        for choice, more in (("required", {}), ("auto", {}), ("required", {"min_tokens": 1})):
+            fields = {"tools": [WEATHER], "tool_choice": choice, "parallel_tool_calls": False, **more}
+            answered = (await gateway.chat(USER, **fields, max_tokens=len(PARIS))).json()["choices"][0]
+            assert (answered["finish_reason"], len(answered["message"]["tool_calls"])) == ("tool_calls", 1)
+
+
 async def test_top_p_of_0_is_the_most_likely_token(gateway: Gateway) -> None:
     assert (await gateway.chat(USER, top_p=0, temperature=1)).status_code == 200
     params = gateway.engine.requests[-1].sampling
