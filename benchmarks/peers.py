@@ -74,7 +74,7 @@ def ours(model: Path, threads: int, extra: tuple[str, ...] = ()) -> Server:
     """Our own server, as a user starts it."""
     command: tuple[str, ...] = (sys.executable, "-m", "server", "serve", "--model", str(model), "--port", "{port}")
     command += ("--served-model-name", "m", "--threads", str(threads), "--log-level", "warning", *extra)
-    return Server(OURS, command)
+    return Server(OURS, command, env={"PYTHONDONTWRITEBYTECODE": ""})  # pip compiles what it installs, the peers too
 
 
 def llamacpp(model: Path, threads: int) -> Server | None:

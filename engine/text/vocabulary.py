@@ -10,6 +10,8 @@ from typing import Literal
 SPM_SPACE = "\u2581"
 """SentencePiece writes a space as this character."""
 
+_NO_LATIN = 0xFFFF
+
 TURN_ENDS = (
     "<|im_end|>",
     "<|endoftext|>",
@@ -72,8 +74,9 @@ class Vocabulary:
         return frozenset(token.token_id for token in (*self.specials, *self.literals))
 
     @cached_property
-    def _byte_of_char(self) -> Mapping[str, int]:
-        return {char: byte for byte, char in enumerate(byte_alphabet())}
+    def _byte_of_char(self) -> Mapping[int, int]:
+        """For str.translate: a character of the alphabet to the Latin-1 one of its byte, other Latin-1 to none."""
+        return {**dict.fromkeys(range(256), _NO_LATIN), **{ord(char): b for b, char in enumerate(byte_alphabet())}}
 
     def id_to_bytes(self, token_id: int) -> bytes:
         """The raw bytes of one token; b"" for an id without one."""
@@ -85,8 +88,8 @@ class Vocabulary:
         if self.scheme == "spm":
             return _spm_bytes(token)
         try:
-            return bytes([self._byte_of_char[char] for char in token])
-        except KeyError:
+            return token.translate(self._byte_of_char).encode("latin-1")
+        except UnicodeEncodeError:
             return token.encode("utf-8", errors="surrogatepass")
 
     def join(self, ids: Sequence[int], *, skip_special_tokens: bool) -> bytes:
