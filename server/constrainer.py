@@ -7,6 +7,7 @@ schema itself is broken; otherwise it is relaxed, logged, and reported to the cl
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import re
@@ -18,13 +19,15 @@ from engine.grammar.interface import GrammarError
 from engine.grammar.source import check_regex
 from engine.messages import GrammarSpec
 from toolcall.constraint_arguments import close_objects
-from toolcall.constraints import ConstraintRequest, build_constraint, call_gap
+from toolcall.constraints import ConstraintRequest, build_constraint, call_gap, enforces
 
 logger = logging.getLogger(__name__)
 
 MAX_SCHEMA_DEPTH = 64
 MAX_EXHAUSTING = 1
 """Schemas of one request that may cost the check worker its life before the request is refused: each takes seconds."""
+MAX_PATTERN_NODES = 2048
+"""Patterns are looked for in so many places of a schema."""
 Schema = Mapping[str, Any]
 
 
@@ -73,7 +76,11 @@ class Constrainer:
         tools = []
         for index, tool in enumerate(request.tools):
             param = f"tools[{index}].function.parameters"
-            relaxed, free, note = await self._judge(tool.schema(), param, strict=tool.strict)
+            if not enforces(request, tool):
+                tools.append(tool)
+                continue
+            schema, relaxed, free, note = await self._judge(tool.schema(), param, strict=tool.strict)
+            tool = dataclasses.replace(tool, parameters=schema if note else tool.parameters)
             if not free and (gap := call_gap(request.format, tool.schema())) is not None:
                 message = "This model's format of calls cannot be held to it."
                 if tool.strict:
@@ -86,9 +93,9 @@ class Constrainer:
         request = dataclasses.replace(request, tools=tuple(tools))
         if request.document is not None:
             param = "response_format.json_schema.schema"
-            relaxed, free, note = await self._judge(request.document, param, strict=document_strict)
+            schema, relaxed, free, note = await self._judge(request.document, param, strict=document_strict)
             notes += note
-            document = {"type": "object"} if free else request.document
+            document = {"type": "object"} if free else schema
             request = dataclasses.replace(request, document=document, document_relaxed=relaxed)
         spec = build_constraint(request)
         if spec is not None and (error := await self._error(spec)) is not None:
@@ -97,17 +104,32 @@ class Constrainer:
             logger.warning("schema relaxed: %s", note_text)
         return Constrained(spec, tuple(notes))
 
-    async def _judge(self, schema: Schema, param: str, *, strict: bool) -> tuple[bool, bool, list[str]]:
-        """(relaxed, free, notes) for one schema alone."""
+    async def _judge(self, schema: Schema, param: str, *, strict: bool) -> tuple[Schema, bool, bool, list[str]]:
+        """(what is left of the schema, relaxed, free, notes) for one schema alone."""
         error = await self._error(_schema_spec(schema, lenient=False))
         if error is None:
-            return False, False, []
-        pointer = locate(schema, error)
+            return schema, False, False, []
+        lost = {} if exhausts(error) else await self._lost_patterns(schema)
         if strict or is_broken(schema, error):
-            raise UnusableSchema(param, pointer, error)
+            raise UnusableSchema(param, next(iter(lost), locate(schema, error)), error)
+        notes = [f"{param}{pointer} is not enforced: {why}" for pointer, why in lost.items()]
+        schema = _without(schema, frozenset(lost)) if lost else schema
+        error = await self._error(_schema_spec(schema, lenient=False)) if lost else error
+        if error is None:
+            return schema, False, False, notes
         if not exhausts(error) and await self._error(_schema_spec(schema, lenient=True)) is None:
-            return True, False, [f"{param}{pointer} is not enforced: {error}"]
-        return False, True, [f"{param} is not enforced at all: {error}"]
+            return schema, True, False, [*notes, f"{param}{locate(schema, error)} is not enforced: {error}"]
+        return schema, False, True, [f"{param} is not enforced at all: {error}"]
+
+    async def _lost_patterns(self, schema: Schema) -> dict[str, str]:
+        """Pointers of the patterns that are beyond the compiler (look-around, references back), and why."""
+        found = {}
+        for pointer, node in itertools.islice(subschemas(schema), MAX_PATTERN_NODES):
+            if isinstance(pattern := node.get("pattern"), str) and _is_regex(pattern):
+                error = await self._error(_schema_spec({"type": "string", "pattern": pattern}, lenient=False))
+                if error is not None and not exhausts(error):
+                    found[f"{pointer}/pattern"] = error
+        return found
 
     async def _error(self, spec: GrammarSpec) -> str | None:
         try:
@@ -115,6 +137,16 @@ class Constrainer:
         except GrammarError as error:
             return readable(str(error))
         return None
+
+
+def _without(node: Any, pointers: frozenset[str], at: str = "") -> Any:
+    """The schema without what these pointers lead to."""
+    if isinstance(node, list):
+        return [_without(item, pointers, f"{at}/{index}") for index, item in enumerate(node)]
+    if not isinstance(node, Mapping):
+        return node
+    below = {key: f"{at}/{_escape(key)}" for key in node}
+    return {key: _without(value, pointers, below[key]) for key, value in node.items() if below[key] not in pointers}
 
 
 def _schema_spec(schema: Schema, *, lenient: bool) -> GrammarSpec:

@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 import orjson
 
+from engine.grammar.check import CheckFailed
 from engine.grammar.interface import GrammarError
 from engine.grammar.source import to_lark
 from engine.messages import GrammarSpec
 from server import limits
 from server.constrainer import Constrained, Constrainer, UnusableSchema
-from server.errors import BadRequest
+from server.errors import BadRequest, Unavailable
 from server.schema_check import check_schema, nesting
 from server.tools import Tools
 from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy, Reasoning, after_reasoning
@@ -131,7 +132,7 @@ class ConstraintPlan:
 async def constraint(plan: ConstraintPlan, constrainer: Constrainer) -> Constrained:
     """The grammar of a request, None where its text is free, and which schemas it does not enforce fully.
 
-    Raises BadRequest for one that does not compile.
+    Raises BadRequest for one that does not compile, Unavailable where that could not be found out.
     """
     try:
         if plan.shape.grammar is not None:
@@ -142,6 +143,8 @@ async def constraint(plan: ConstraintPlan, constrainer: Constrainer) -> Constrai
         return await constrainer.constrain(request, document_strict=plan.shape.strict)
     except UnusableSchema as exc:
         raise _refusal(exc, plan) from None
+    except CheckFailed as exc:
+        raise Unavailable(str(exc)) from None
 
 
 def _is_free(request: ConstraintRequest) -> bool:

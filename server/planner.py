@@ -11,6 +11,7 @@ from typing import Any
 from chat_templates.errors import TemplateError
 from chat_templates.render import RenderedPrompt, render
 from engine.client import EngineClient
+from engine.grammar.check import CheckFailed
 from engine.messages import GenerateReqInput, GrammarSpec
 from engine.sampling_params import SamplingParams
 from server import limits
@@ -77,7 +78,7 @@ class Planner:
 
     async def warm_up(self) -> None:
         """Start the grammar check process, so that the first request with tools does not wait for it."""
-        with contextlib.suppress(UnusableSchema):
+        with contextlib.suppress(UnusableSchema, CheckFailed):
             await self._constrainer.check(GrammarSpec(kind="regex", source="a"), "")
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolcall.constraint_arguments import Rules, Schema, json_rule, lark_literal, lark_regex
+from toolcall.constraint_formats import RAW_FORMATS
 from toolcall.constraint_styles import TaggedArguments
 
 _WHOLE_OBJECT = frozenset(
@@ -16,7 +17,7 @@ _WHOLE_OBJECT = frozenset(
      "maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "const", "enum")
 )  # fmt: skip
 _RAW_GAPS = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "$ref"))
-_RAW_KEYWORDS = _RAW_GAPS | {"pattern", "minLength", "maxLength"}
+_RAW_KEYWORDS = _RAW_GAPS | {"pattern", "minLength", "maxLength", "format"}
 _IMPLIED = {
     "properties": "object", "additionalProperties": "object", "required": "object", "items": "array",
     "minItems": "array", "minimum": "number", "maximum": "number", "multipleOf": "number", "pattern": "string",
@@ -270,8 +271,9 @@ def _parameter(rules: Rules, style: TaggedArguments, name: str | None, schema: S
     branches = [schema] if style.quoted else _branches(schema)
     if not style.says_type and any(
         _is_raw(_types(branch)) for branch in branches
-    ):  # what may be a string is read as one
-        branches = [branch for branch in branches if _is_raw(_types(branch)) or _types(branch) == {"null"}]
+    ):  # what may be a string is read as one, if it is not another than those that are listed
+        listed = all(_literals(branch) for branch in branches if _is_raw(_types(branch)))
+        branches = [b for b in branches if listed or _is_raw(_types(b)) or _types(b) == {"null"}]
     bodies = [_written(rules, style, name, branch, lenient) for branch in branches]
     return rules.add("parameter", " | ".join(dict.fromkeys(bodies)))
 
@@ -324,6 +326,8 @@ def _raw_patterns(schema: Schema) -> tuple[str, ...]:
     if isinstance(pattern, str) and not _inner_anchor(pattern):
         head, body, tail = _whole_pattern(pattern)
         patterns.append(f"{head}(?:{body}){tail}")
+    if schema.get("format") in RAW_FORMATS:
+        patterns.append(RAW_FORMATS[schema["format"]])
     low, high = schema.get("minLength", 0), schema.get("maxLength")
     if high is not None or low or not patterns:
         patterns.append("(?s:.*)" if high is None and not low else f"(?s:.{{{low},{'' if high is None else high}}})")

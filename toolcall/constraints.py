@@ -105,12 +105,15 @@ def after_reasoning(grammar: str, reasoning: Reasoning, markers: tuple[str, str]
     return GrammarSpec(kind="lark", source=builder.source(f"({builder.thought(*markers)} LAYOUT?)? {body}"))
 
 
+def enforces(request: ConstraintRequest, tool: ConstrainedTool) -> bool:
+    """Whether the grammar holds calls of this tool to its schema."""
+    return request.choice == "required" or request.policy == "on" or (request.policy == "strict-only" and tool.strict)
+
+
 def _constrained(request: ConstraintRequest) -> Sequence[ConstrainedTool]:
-    if request.choice == "required" or request.policy == "on":
-        return request.tools
-    if request.policy == "strict-only" and any(tool.strict for tool in request.tools):
-        return [tool if tool.strict else _freed(tool) for tool in request.tools]
-    return ()
+    if not any(enforces(request, tool) for tool in request.tools):
+        return ()
+    return [tool if enforces(request, tool) else _freed(tool) for tool in request.tools]
 
 
 def _freed(tool: ConstrainedTool) -> ConstrainedTool:

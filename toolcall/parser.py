@@ -32,6 +32,7 @@ class OutputParser:
     format: how the model writes calls. tools: OpenAI tool declarations; without any, or with tool_choice "none",
     nothing is parsed as a call. reasoning: how the model marks its reasoning, None = it has none.
     prompt_suffix: the end of the rendered prompt, which says whether the reasoning is already open.
+    tool_choice: any other than "auto" and "none" is a forced call: what is cut off before it shows is no text.
     parallel_tool_calls False: the parser ends after the first call, see ``stopped``.
     rescue: read calls that the model wrote outside its own format (toolcall.rescue).
     separate_reasoning False: reasoning and its markers stay in the text. stream_reasoning False: one delta.
@@ -56,6 +57,7 @@ class OutputParser:
         self._reasoning = reasoning
         self._separate = separate_reasoning
         none = tool_choice == "none"
+        self._forced = tool_choice not in ("auto", "none")
         self._parallel = parallel_tool_calls or none
         declared = tools if isinstance(tools, ToolSet) else ToolSet(tools)
         self._parses = bool(declared) and format.reads_calls and (not none or format.own_markers_special)
@@ -114,7 +116,10 @@ class OutputParser:
         if not (out.calls_ended and not out.discard_calls):
             out.content.flush_tail()
         out.flush_reasoning()
-        return out.take()
+        events = out.take()
+        if self._forced and self._lx.cut:  # what has waited to the end is the beginning of a call
+            events = [event for event in events if not isinstance(event, TextDelta)]
+        return events
 
     def _step(self) -> None:
         try:

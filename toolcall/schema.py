@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -178,7 +177,7 @@ def to_json(text: str, kind: ParamType) -> str:
 
 def _typed(text: str, kinds: frozenset[str]) -> str | None:
     """The JSON of a text that fits one of the types, None if it fits none."""
-    for name, convert in (("integer", _integer), ("number", _finite), ("boolean", _boolean)):
+    for name, convert in (("integer", _integer), ("number", number), ("boolean", _boolean)):
         if name in kinds and (value := convert(text)) is not None:
             return value
     if kinds & {"object", "array"} or not kinds:
@@ -194,11 +193,6 @@ def _unquoted(text: str) -> str:
         return encodable(str(json.loads(text, strict=False)).strip())
     except ValueError:
         return ""
-
-
-def _finite(text: str) -> str | None:
-    found = number(text)
-    return found if found is not None and math.isfinite(float(found)) else None
 
 
 def _integer(text: str) -> str | None:

@@ -28,8 +28,13 @@ KILLED = "The grammar could not be checked: the check was killed."
 """A worker never does that to itself: a grammar that is too much for it ends it by SIGABRT or SIGSEGV."""
 
 
+class CheckFailed(Exception):
+    """The check could not be made, which says nothing of the grammar."""
+
+
 class GrammarChecker:
-    """``await check(spec)`` raises GrammarError for a grammar that the engine could not compile in time.
+    """``await check(spec)`` raises GrammarError for a grammar that the engine could not compile in time, CheckFailed
+    where somebody kills one worker after another.
 
     One worker process, started on first use, one grammar at a time; killed and started anew where it is late
     or dies. Verdicts are remembered by hash.
@@ -42,7 +47,7 @@ class GrammarChecker:
         self._verdicts: OrderedDict[bytes, str | None] = OrderedDict()
 
     async def check(self, spec: GrammarSpec) -> None:
-        """Return where ``spec`` compiles; raise GrammarError where it does not."""
+        """Return where ``spec`` compiles; raise GrammarError where it does not, CheckFailed where nobody can say."""
         payload = msgspec.json.encode(spec)
         key = hashlib.blake2b(payload, digest_size=16).digest()
         if key not in self._verdicts:
@@ -52,7 +57,7 @@ class GrammarChecker:
                 if verdict is KILLED:
                     verdict = await self._ask(payload)
             if verdict is KILLED:
-                raise GrammarError(KILLED)  # says nothing of the grammar, so it is not remembered
+                raise CheckFailed(KILLED)
             self._verdicts[key] = verdict
             if len(self._verdicts) > CACHE_ENTRIES:
                 self._verdicts.popitem(last=False)

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from engine.grammar.check import KILLED, CheckFailed, GrammarChecker
+from engine.messages import GrammarSpec
 from server.constrainer import Constrainer, UnusableSchema
+from server.constraints import ConstraintPlan, OutputShape, constraint
+from server.errors import Unavailable
+from server.tools import Tools
 from tests.cases.grammars import follows
-from toolcall.constraints import ConstrainedTool, ConstraintRequest
+from toolcall.constraint_formats import RAW_FORMATS
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy
 
 GAPS: dict[str, dict[str, Any]] = {
     "/minProperties": {"properties": {"a": {"type": "string"}}, "minProperties": 1},
     "/anyOf": {"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
     "/properties/a/pattern": {"properties": {"a": {"type": "string", "pattern": "(^a|b$)"}}},
     "/properties/a>b": {"properties": {"a>b": {"type": "integer"}}},
+}
+JSON_CALL = (
+    '<tool_call>\n{{"name": "f", "arguments": {{"a": "x", "b": ["q"], "pattern": "{}", "n": {}}}}}\n</tool_call>'
+)
+TAGGED_CALL = (
+    "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n<parameter=pattern>\n{}\n</parameter>\n"
+    "<parameter=n>\n{}\n</parameter>\n</function>\n</tool_call>"
+)
+SAMPLES = {
+    "date": ("2026-02-28", "2026-13-01"),
+    "time": ("23:59:00.5+01:00", "24:00:00Z"),
+    "date-time": ("2026-02-28T01:02:03Z", "2026-02-28 01:02"),
+    "duration": ("P3DT4H", "3 days"),
+    "email": ("a.b@c-d.org", "a@"),
+    "hostname": ("a-1.example.org", "-a"),
+    "ipv4": ("192.168.0.255", "256.1.1.1"),
+    "ipv6": ("2001:db8:0:0:0:0:0:1", "2001:db8"),
+    "uuid": ("123e4567-e89b-12d3-a456-426614174000", "123e4567"),
+    "uri": ("https://a.b/c?d=e#f", "a b"),
 }
 
 
@@ -56,9 +82,124 @@ async def test_what_is_not_the_gap_is_enforced(constrainer: Constrainer) -> None
     assert [follows(found.spec, call.format(text)) for text in ("xx", "y")] == [True, False]
 
 
+LOOKING: dict[str, Any] = {
+    "properties": {
+        "a": {"type": "string", "pattern": r"^(?=.*\d).+$"},
+        "b": {"type": "array", "items": {"type": "string", "pattern": r"(x)\1"}},
+        "pattern": {"type": "string", "pattern": "^[0-9]+$"},
+        "n": {"type": "integer", "maximum": 5},
+    },
+    "required": ["a", "n"],
+}
+LOST = ("/properties/a/pattern", "/properties/b/items/pattern")
+
+
+@pytest.mark.parametrize(("format_name", "call"), [("hermes", JSON_CALL), ("qwen3_coder", TAGGED_CALL)])
+async def test_a_pattern_beyond_the_compiler_is_all_that_is_lost(
+    constrainer: Constrainer, format_name: str, call: str
+) -> None:
+    found = await constrainer.constrain(request(format_name, LOOKING, strict=False))
+    assert found.spec is not None
+    assert [note.split(" is not enforced: ")[0] for note in found.relaxations] == [
+        f"tools[0].function.parameters{pointer}" for pointer in LOST
+    ]
+    assert all("supported" in note for note in found.relaxations)
+    assert [follows(found.spec, call.format(*values)) for values in (("7", 5), ("x", 5), ("7", 6))] == [
+        True,
+        False,
+        False,
+    ]
+
+
+async def test_a_pattern_beyond_the_compiler_is_named_to_who_asks_for_strictness(constrainer: Constrainer) -> None:
+    with pytest.raises(UnusableSchema) as refused:
+        await constrainer.constrain(request("hermes", LOOKING, strict=True))
+    assert refused.value.pointer == LOST[0]
+
+
+async def test_what_is_left_without_the_pattern_may_be_relaxed_too(constrainer: Constrainer) -> None:
+    schema = {"properties": {**LOOKING["properties"], "u": {"type": "array", "uniqueItems": True}}}
+    found = await constrainer.constrain(request("hermes", schema, strict=False))
+    assert len(found.relaxations) == 3
+    assert "/properties/u/uniqueItems is not enforced" in found.relaxations[-1]
+    assert found.spec is not None
+    assert not follows(found.spec, JSON_CALL.format("7", 6))
+
+
+async def test_a_document_loses_a_pattern_alone(constrainer: Constrainer) -> None:
+    asked = ConstraintRequest(format="hermes", document={"type": "object", **LOOKING})
+    found = await constrainer.constrain(asked)
+    assert found.spec is not None
+    assert [
+        note.startswith(f"response_format.json_schema.schema{at}") for note, at in zip(found.relaxations, LOST)
+    ] == [
+        True,
+        True,
+    ]
+    assert [follows(found.spec, json.dumps({"a": "x", "n": n})) for n in (5, 6)] == [True, False]
+
+
+@pytest.mark.parametrize(("policy", "count"), [("on", 1), ("strict-only", 0), ("off", 0)])
+async def test_tools_that_are_not_constrained_are_not_reported(
+    constrainer: Constrainer, policy: Policy, count: int
+) -> None:
+    lax = ConstrainedTool("f", {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}})
+    strict = ConstrainedTool("g", {"type": "object", "properties": {"n": {"type": "integer"}}}, strict=True)
+    found = await constrainer.constrain(ConstraintRequest(format="hermes", tools=[lax, strict], policy=policy))
+    assert len(found.relaxations) == count
+    assert (found.spec is None) == (policy == "off")
+    forced = ConstraintRequest(format="hermes", tools=[lax, strict], policy=policy, choice="required")
+    assert len((await constrainer.constrain(forced)).relaxations) == 1
+
+
+async def test_a_check_that_nobody_can_make_is_no_fault_of_the_client() -> None:
+    class Doomed(GrammarChecker):
+        async def check(self, spec: GrammarSpec) -> None:
+            raise CheckFailed(KILLED)
+
+    plan = ConstraintPlan(format="hermes", tools=Tools(), shape=OutputShape(document={"type": "object"}))
+    with pytest.raises(Unavailable, match="was killed") as failed:
+        await constraint(plan, Constrainer(Doomed()))
+    assert failed.value.status == 503
+
+
+@pytest.mark.parametrize("name", RAW_FORMATS)
+@pytest.mark.parametrize("format_name", ["qwen3_coder", "glm45", "gemma4"])
+async def test_formats_of_values_without_quotes(constrainer: Constrainer, format_name: str, name: str) -> None:
+    schema = {"properties": {"a": {"type": "string", "format": name}}, "required": ["a"]}
+    found = await constrainer.constrain(request(format_name, schema, strict=True))
+    assert found.spec is not None
+    assert not found.relaxations
+    call = {
+        "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>",
+        "glm45": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
+        "gemma4": '<|tool_call>call:f{{a:<|"|>{}<|"|>}}<tool_call|>',
+    }[format_name]
+    good, bad = SAMPLES[name]
+    assert [follows(found.spec, call.format(text)) for text in (good, bad)] == [True, False]
+    as_json = GrammarSpec(kind="json_schema", source=json.dumps({"type": "string", "format": name}))
+    assert [follows(as_json, json.dumps(text)) for text in (good, bad)] == [True, False]
+
+
+async def test_a_format_that_the_compiler_does_not_know_is_reported(constrainer: Constrainer) -> None:
+    for format_name in ("hermes", "qwen3_coder"):
+        schema = {"properties": {"a": {"type": "string", "format": "iri"}}}
+        found = await constrainer.constrain(request(format_name, schema, strict=False))
+        (note,) = found.relaxations
+        assert "/properties/a/format is not enforced" in note
+
+
 async def test_a_pattern_beyond_the_compiler_leaves_a_call(constrainer: Constrainer) -> None:
     schema = {"properties": {"a": {"type": "string", "pattern": r"^(?=.*\d).+$"}}}
     for format_name in ("qwen3_coder", "gemma4", "hermes"):
         found = await constrainer.constrain(request(format_name, schema, strict=False))
         assert found.spec is not None
         assert len(found.relaxations) == 1
+
+
+async def test_listed_strings_leave_the_other_types_of_a_value(constrainer: Constrainer) -> None:
+    schema = {"properties": {"a": {"anyOf": [{"enum": ["auto"]}, {"type": "integer"}]}}, "required": ["a"]}
+    found = await constrainer.constrain(request("qwen3_coder", schema, strict=True))
+    assert found.spec is not None
+    call = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
+    assert [follows(found.spec, call.format(text)) for text in ("auto", "5", "x", "5.5")] == [True, True, False, False]

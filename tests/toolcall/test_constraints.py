@@ -147,10 +147,19 @@ def test_reasoning_may_come_first(engine, name):
                 **{**fields(request), "reasoning": reasoning, "reasoning_markers": ("<think>", "</think>")}
             )
         )
-        matcher = engine.matcher(engine.compile(spec))
-        for token in encode(written):
-            assert matcher.accept(token), (reasoning, written)
-        assert matcher.forced_tokens() or not matcher.terminated
+        for call, allowed in ((written_call(name, 1), True), ("No.", False)):
+            matcher = engine.matcher(engine.compile(spec))
+            for token in encode(written):
+                assert matcher.accept(token), (reasoning, written)
+            assert all(map(matcher.accept, encode(call))) == allowed, (reasoning, call)
+
+
+def written_call(name: str, tool: int) -> str:
+    """A call without arguments in this format, as its models write it."""
+    style = STYLES[name]
+    none = "" if style.arguments else "{}"
+    call = style.call.replace("{name}", TOOLS[tool]["name"]).replace("{index}", "0").replace("{args}", none)
+    return style.opening + call + style.closing
 
 
 def fields(request: ConstraintRequest) -> dict:

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from engine.grammar.check import GrammarChecker
+from engine.grammar.check import CheckFailed, GrammarChecker
 from engine.grammar.interface import GrammarError
 from engine.grammar.source import regex_nesting
 from engine.messages import GrammarSpec
@@ -98,7 +98,7 @@ async def test_what_is_killed_again_and_again_is_refused_but_not_remembered(chec
         return process
 
     monkeypatch.setattr(checker, "_running", doomed)
-    with pytest.raises(GrammarError, match="was killed"):
+    with pytest.raises(CheckFailed, match="was killed"):
         await checker.check(GrammarSpec(kind="regex", source="g"))
     monkeypatch.undo()
     await checker.check(GrammarSpec(kind="regex", source="g"))
