@@ -9,6 +9,7 @@ status   type                    code                              openai-python
 =======  ======================  ================================  =============================
 400      invalid_request_error   null, context_length_exceeded,    BadRequestError
                                  invalid_function_parameters,
+                                 missing_required_parameter,
                                  unsupported_parameter
 401      invalid_request_error   invalid_api_key                   AuthenticationError
 403      permission_error        permission_denied                 PermissionDeniedError
@@ -42,6 +43,7 @@ from engine.client import EngineError, EngineUnavailable
 from engine.sampling_params import InvalidParam
 
 MAX_MESSAGE_CHARS = 2000
+_MISSING = "Object missing required field "
 
 
 class ApiError(Exception):
@@ -266,6 +268,9 @@ def from_validation_error(exc: msgspec.ValidationError) -> BadRequest:
         message, location = str(exc), "$`"
     path = location.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", "")
     text = message.replace("`", "").replace(" | null", "")
+    if text.startswith(_MISSING):
+        path = ".".join(filter(None, (path, text.removeprefix(_MISSING))))
+        return BadRequest(f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter")
     if not path:
         return BadRequest(f"Invalid request body: {text}.")
     return BadRequest(f"Invalid value for '{path}': {text}.", param=path)

@@ -138,7 +138,7 @@ def test_validation_errors_name_the_path() -> None:
         ({"inner": [{"a": "x"}]}, "inner[0].a"),
         ({"inner": 5}, "inner"),
         ({"inner": [], "bias": {"k": "v"}}, "bias"),
-        ({}, None),
+        ({}, "inner"),
         (5, None),
     ):
         with pytest.raises(msgspec.ValidationError) as info:
@@ -163,3 +163,25 @@ def test_client_text_cannot_break_out_of_a_message() -> None:
     assert quote('a\r\n"\x1b') == '"a\\r\\n\\"\\u001b"'
     assert len(quote("x" * 1000)) < 220
     assert len(ApiError("y" * 5000).body()["error"]["message"]) == 2000
+
+
+REQUIRED = (
+    ("/v1/chat/completions", "messages"),
+    ("/v1/completions", "prompt"),
+    ("/v1/embeddings", "input"),
+    ("/v1/responses", "input"),
+    ("/v1/messages", "messages"),
+    ("/v1/messages/count_tokens", "messages"),
+    ("/detokenize", "tokens"),
+    ("/abort_request", "rid"),
+    ("/parse_function_call", "text"),
+    ("/separate_reasoning", "text"),
+)
+
+
+@pytest.mark.parametrize(("path", "name"), REQUIRED)
+def test_a_missing_field_is_named(client: openai.OpenAI, path: str, name: str) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.post(f"/..{path}", cast_to=object, body={"model": "test-model"})
+    assert (raised.value.param, raised.value.code) == (name, "missing_required_parameter")
+    assert name in raised.value.message

@@ -290,7 +290,7 @@ async def test_tokenize_messages_is_what_chat_sends(gateway: Gateway) -> None:
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"prompt": "a" * (limits.MAX_PROMPT_CHARS + 1)}, "prompt"),
         ("/tokenize", {"prompt": 5}, "prompt"),
-        ("/detokenize", {}, None),
+        ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens"),
         ("/detokenize", {"tokens": [1000000000]}, "tokens"),
         ("/detokenize", {"tokens": [1, [1]]}, "tokens"),
