@@ -227,11 +227,12 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.transport.is_closing() or self._ended:
             return
         self._cancel_header_timer()
-        cycle = self.cycle
-        if cycle is not None and cycle is self._answering and not (cycle.more_body or cycle.response_complete):
-            self._ended, cycle.keep_alive = True, False
+        cycle, answering = self.cycle, self._answering
+        busy = answering is not None and not answering.response_complete
+        if answering is not None and busy and not (cycle is answering and cycle.more_body):
+            self._ended, answering.keep_alive = True, False
             return
-        if cycle is None or cycle.response_complete or (cycle is self._answering and not cycle.response_started):
+        if cycle is None or not cycle.response_started or cycle.response_complete:
             body = error.json()
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
             more = "".join(f"{name}: {value}\r\n" for name, value in error.headers.items()).encode("latin-1")

@@ -282,7 +282,15 @@ def test_head_is_get_without_the_body(connect: Callable[[], socket.socket], path
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("rest", [b"garbage\r\n\r\n", b"GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n", HEAD * 200])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"garbage\r\n\r\n",
+        b"GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n",
+        HEAD * 200,
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
 def test_a_whole_request_is_answered_whatever_follows_it(
     connect: Callable[[], socket.socket], stream: bool, rest: bytes
 ) -> None:
