@@ -15,7 +15,7 @@ _COMPOSING = frozenset(
     ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "patternProperties", "unevaluatedProperties", "dependentSchemas")
 )
 _JSON_MARKS = re.compile(r"(\s+|[{}:,])")
-_LINE_BREAKS = re.compile(r"(\s*\n\s*)")
+_LINE_BREAKS = re.compile(r"((?<![^\S\n])[^\S\n]*+\n\s*+)")
 TERMINALS = "WS: /[ \\t\\r\\n]{1,64}/\nLAYOUT: /[ \\n]{1,4}/\nINDEX: /[0-9]{1,3}/\n"
 
 

@@ -22,12 +22,13 @@ HISTORY = 512
 _SPACE = b" \t\r\n"
 _TAGS = rb"(?:tools|(?:minimax:)?tool_calls?|function_calls?|response)>"
 _BEFORE_A_CALL = re.compile(
-    rb"[\s,;\]]*(?:```|</" + _TAGS + rb"|<\|/tool_call\|>)?"  # what closes the call before
-    rb"[\s,;]*(?:```(?:json|JSON|tool_call|tool_code)?|<"
+    rb"[\s,;\]]*+(?:```|</" + _TAGS + rb"|<\|/tool_call\|>)?"  # what closes the call before
+    rb"[\s,;]*+(?:```(?:json|JSON|tool_call|tool_code)?|<"
     + _TAGS
-    + rb"|<\|tool_call\|>|<\|python_tag\|>|\[TOOL_CALLS\]|tool_call>|[>.:])?\s*\[?\s*"
+    + rb"|<\|tool_call\|>|<\|python_tag\|>|\[TOOL_CALLS\]|tool_call>|[>.:])?\s*+\[?\s*+"
 )
-"""What may stand between the start of an answer, or another call, and a call without its format's marker."""
+"""What may stand between the start of an answer, or another call, and a call without its format's marker. The model
+chooses this text, so nothing here may be tried in two ways: white space is given back by none of the repetitions."""
 
 
 class InnerMatcher(Protocol):
