@@ -15,7 +15,8 @@ from tests.toolcall.fuzzing import TOOLS
 from tests.toolcall.render_calls import RENDERERS
 from toolcall.lexer import Lexer
 
-SIZE = 700
+SIZE = 700 if scaled(10) < 100 else 1_400
+"""A value waits for up to 512 characters behind it, which smaller texts do not have."""
 MAX_RATIO = 2.3
 SOME = ("hermes", "qwen3_coder", "deepseek_v3", "glm45", "kimi_k2", "mistral", "pythonic", "gpt_oss", "gemma4", "xlam")
 

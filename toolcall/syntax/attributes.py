@@ -7,6 +7,7 @@ import re
 from toolcall.schema import ANY, STRING, ParamType
 
 _LABEL = re.compile(r"[\s=]*(?:name\s*=\s*)?")
+_TYPE = re.compile(r"""\b(string|type)\s*=\s*["']?(\w+)""")
 _UNQUOTED = re.compile(r"(\S+)(\s+\w+\s*=.*)", re.DOTALL)
 
 
@@ -34,7 +35,7 @@ def unescape(text: str) -> str:
 
 def attribute_type(attributes: str) -> ParamType | None:
     """The type that a key's attributes say, None if they say none."""
-    plain = attributes.replace(" ", "").replace("'", '"')
-    if any(word in plain for word in ('string="true"', "string=true", 'type="string"')):
-        return STRING
-    return ANY if any(word in plain for word in ('string="', "string=false", 'type="')) else None
+    found = _TYPE.search(attributes)
+    if found is None:
+        return None
+    return STRING if found.group(1, 2) in (("string", "true"), ("type", "string")) else ANY

@@ -44,7 +44,7 @@ class TaggedValue:
         if streams:
             put('"')
         self._put = (lambda text: put(escape(text))) if streams else raw.append
-        start = lx.consumed
+        start, first = lx.consumed, True
         while True:
             sink = self._held.append if self._held else self._put
             word = yield from until(lx, ends[self._led], sink, keep=True)
@@ -65,8 +65,9 @@ class TaggedValue:
                 self._take(word)
                 lx.pos += len(word)
                 continue
-            elif (yield from self._ends_here(lx, word, empty=lx.consumed == start)):
+            elif (yield from self._ends_here(lx, word, empty=first and lx.consumed == start)):
                 break
+            first = False
             self._quoted = self._quoted or word.endswith((tags.param_open, tags.call_close))
             self._take(lx.buf[lx.pos])
             lx.pos += 1
