@@ -125,3 +125,34 @@ def test_bfcl_calls_come_back(name: str, truth: list[tuple[list[dict[str, Any]],
     print(
         f"{name}: {done} of {sum(len(c) for _, c in truth)} calls came back, streamed and not; {left_out} not of their schema's types"
     )
+
+
+WORDS = (
+    "name",
+    "function",
+    "arguments",
+    "parameters",
+    "tool",
+    "tool_calls",
+    "call",
+    "type",
+    "json",
+    "null",
+    "true",
+    "item",
+)
+HARD_NAMES = (*WORDS, "9lives", "_p", "a.b.c", "functions.f", "f", "f1", "read_file_2", "call-1", "x" * 64)
+
+
+@pytest.mark.parametrize("name", sorted(RENDERERS))
+def test_tools_and_parameters_named_like_a_format_s_own_words(name: str) -> None:
+    suffix = "<|start|>assistant" if name == "gpt_oss" else ""
+    for tool in HARD_NAMES:
+        for key in (*WORDS, "query", "input", "value", "x"):
+            schema = {"type": "object", "properties": {key: {"type": "string"}, "n": {"type": "integer"}}}
+            tools = [{"name": other, "parameters": schema} for other in ("f", "bash", tool)]
+            calls = [(tool, {key: "it's 5"}), ("bash", {}), (tool, {key: "", "n": 5})]
+            answer = toolcall.parse(RENDERERS[name](calls), tools, name, prompt_suffix=suffix)
+            assert [(c.name, json.loads(c.arguments)) for c in answer.tool_calls] == calls
+            assert not answer.content.strip()
+            assert not any(call.rescued for call in answer.tool_calls)

@@ -24,7 +24,7 @@ APERTUS = Format(
     name="apertus",
     aliases=("apertus2509",),
     families="Apertus",
-    blocks=(Block(opener="<|tools_prefix|>", bodies=(_JSON,), closers=("<|tools_suffix|>",)),),
+    blocks=(Block(opener="<|tools_prefix|>", bodies=(JsonCalls(by_name=True),), closers=("<|tools_suffix|>",)),),
     end_tokens=("<|assistant_end|>",),
     reasoning="apertus",
     own_markers_special=True,

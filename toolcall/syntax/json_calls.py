@@ -20,10 +20,12 @@ AROUND_KEYS = ("function", "tool_call", "function_call", "tool_calls", "function
 
 @dataclass(frozen=True)
 class JsonCalls:
-    """names, arguments: the keys, the family's own first."""
+    """names, arguments: the keys, the family's own first. by_name: a call is an object of one member, whose key is the
+    tool's name; elsewhere that is read where no other key fits."""
 
     names: tuple[str, ...] = NAME_KEYS
     arguments: tuple[str, ...] = ARGUMENT_KEYS
+    by_name: bool = False
     foreign: bool = False
 
     @property
@@ -79,7 +81,10 @@ class JsonCalls:
             raise NoCall
         lx.pos += 1
         char = yield from skip_space(lx)
-        if call.tool is None and key in AROUND_KEYS and char and char in "{[":
+        member = call.declares(key) and bool(char) and char in "{n" and not options.strict
+        if self.by_name and member and call.tool is None:
+            yield from self._named(lx, call, key)
+        elif call.tool is None and key in AROUND_KEYS and char and char in "{[":
             lx.pos += 1
             if char == "{":
                 return 1
@@ -92,16 +97,19 @@ class JsonCalls:
             call.named((yield from read_text(lx, call.may_be_named)))
         elif key in self.arguments and not call.parts and not call.written:
             yield from read_arguments(lx, call)
-        elif call.declares(key) and char and char in "{n" and not options.strict:
-            if call.tool is not None:
-                raise NoCall  # a second call in one object
-            call.named(key)
-            yield from read_arguments(lx, call)
+        elif member:
+            yield from self._named(lx, call, key)
         else:
             if key not in (*self.names, *self.arguments, *OTHER_KEYS):
                 strange.append(key)
             yield from read_value(lx, _nothing)
         return 0
+
+    def _named(self, lx: Lexer, call: CallWriter, key: str) -> Read[None]:
+        if call.tool is not None:
+            raise NoCall  # a second call in one object
+        call.named(key)
+        yield from read_arguments(lx, call)
 
 
 def _may_end(lx: Lexer, char: str, options: Options) -> bool:

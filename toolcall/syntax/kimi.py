@@ -61,7 +61,7 @@ class KimiCalls:
         if self.call_open:
             return (yield from at_marker(lx, self._opening)) is not None
         char = yield from peek(lx)
-        return char.isalpha() or char == "_"
+        return char.isalnum() or char == "_"
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)

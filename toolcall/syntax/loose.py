@@ -64,7 +64,7 @@ class LooseCalls:
         if (yield from at_marker(lx, self._leading)) is not None:
             return True
         char = yield from peek(lx)
-        return char.isalpha() or char == "_"
+        return char.isalnum() or char == "_"
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)

@@ -81,7 +81,13 @@ class NamedJson:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
         if self.prefixes:
             yield from skip_space(lx)
-            yield from at_marker(lx, self._prefixes)
+            word = yield from at_marker(lx, self._prefixes)
+            if word is not None and (yield from skip_space(lx)) == "{":  # the name of a tool after all
+                call.named(next(word.removesuffix(end) for end in self.name_ends if word.endswith(end)))
+                yield from self._read_arguments(lx, call)
+                call.end()
+                yield from self._close(lx)
+                return
         if self.wrapped:
             yield from self._read_wrapped(lx, out, options)
             return

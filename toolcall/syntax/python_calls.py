@@ -129,4 +129,4 @@ def _read_argument(lx: Lexer, call: CallWriter, first: bool) -> Read[None]:
 
 
 def _begins_name(char: str) -> bool:
-    return char.isalpha() or char == "_"
+    return char.isalnum() or char == "_"
