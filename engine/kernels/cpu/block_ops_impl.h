@@ -320,21 +320,42 @@ CG_INLINE void softmax_row(const AttentionScratch* s, int type, float* scores, v
     row_sum = sum_lanes(sum);
 }
 
-// State of a row: values[padded_dim], then [0] = max, [1] = sum.
-CG_INLINE void merge_row(float* state, const float* values, float row_max, float row_sum, int padded_dim) {
-    float* tail = state + padded_dim;
-    const float top = tail[0] > row_max ? tail[0] : row_max;
-    const float keep = exp2_1(tail[0] - top), take = exp2_1(row_max - top);
-    for (int d = 0; d < padded_dim; d += LANES)
-        store(state + d, fma16(load<f16v>(state + d), splat(keep), load<f16v>(values + d) * take));
-    tail[0] = top;
-    tail[1] = tail[1] * keep + row_sum * take;
+// Merges up to MAX_ROWS_GROUP rows into their states: values[padded_dim], then [0] = max, [1] = sum. Rows of sum 0 saw
+// nothing. The rows' factors are computed side by side, one to a lane.
+CG_INLINE void merge_rows(float* state, size_t state_stride, const float* values, size_t values_stride, const float* row_max,
+                          const float* row_sum, int rows, int padded_dim) {
+    static_assert(MAX_ROWS_GROUP <= LANES, "one lane each");
+    float kept_max[LANES] = {}, new_max[LANES] = {}, top[LANES], keep[LANES], take[LANES];
+    for (int r = 0; r < rows; ++r) {
+        kept_max[r] = state[size_t(r) * state_stride + padded_dim];
+        new_max[r] = row_sum[r] > 0.0f ? row_max[r] : kept_max[r];
+    }
+    const f16v a = load<f16v>(kept_max), b = load<f16v>(new_max), largest = a > b ? a : b;
+    store(top, largest);
+    store(keep, exp2_16(a - largest));
+    store(take, exp2_16(b - largest));
+    for (int r = 0; r < rows; ++r) {
+        if (!(row_sum[r] > 0.0f)) continue;
+        float *s = state + size_t(r) * state_stride, *tail = s + padded_dim;
+        const float* v = values + size_t(r) * values_stride;
+        for (int d = 0; d < padded_dim; d += LANES)
+            store(s + d, fma16(load<f16v>(s + d), splat(keep[r]), load<f16v>(v + d) * take[r]));
+        tail[0] = top[r];
+        tail[1] = tail[1] * keep[r] + row_sum[r] * take[r];
+    }
 }
 
 void merge(float* a, const float* b, int rows, int padded_dim) {
-    const int stride = padded_dim + LANES;
-    for (int r = 0; r < rows; ++r, a += stride, b += stride) {
-        if (b[padded_dim + 1] > 0.0f) merge_row(a, b, b[padded_dim], b[padded_dim + 1], padded_dim);
+    const size_t stride = size_t(padded_dim) + LANES;
+    for (int first = 0; first < rows; first += MAX_ROWS_GROUP) {
+        const int n = rows - first < MAX_ROWS_GROUP ? rows - first : MAX_ROWS_GROUP;
+        const float* from = b + size_t(first) * stride;
+        float row_max[MAX_ROWS_GROUP], row_sum[MAX_ROWS_GROUP];
+        for (int r = 0; r < n; ++r) {
+            row_max[r] = from[size_t(r) * stride + padded_dim];
+            row_sum[r] = from[size_t(r) * stride + padded_dim + 1];
+        }
+        merge_rows(a + size_t(first) * stride, stride, from, stride, row_max, row_sum, n, padded_dim);
     }
 }
 
@@ -354,7 +375,7 @@ void attend_group(const KvLayout& l, AttentionScratch* s, const Tiles& tiles, in
     float row_max[MAX_ROWS_GROUP], row_sum[MAX_ROWS_GROUP];
     for (int r = 0; r < rows; ++r) {
         const int visible = s->last[first_row + r] + 1 - start;
-        row_sum[r] = 0.0f;
+        row_max[r] = row_sum[r] = 0.0f;
         uint32_t* weights = s->weights + r * KV_BLOCK;
         if (visible <= 0) {
             std::memset(weights, 0, KV_BLOCK * 4);
@@ -366,11 +387,8 @@ void attend_group(const KvLayout& l, AttentionScratch* s, const Tiles& tiles, in
         const int n = rows - r < ROWS ? rows - r : ROWS;
         ByRows<M, ROWS>::value(n, s->values + r * l.padded_dim, s->weights + r * KV_BLOCK, tiles, count, l.padded_dim);
     }
-    for (int r = 0; r < rows; ++r) {
-        if (row_sum[r] <= 0.0f) continue;
-        merge_row(state + size_t(first_row + r) * (l.padded_dim + LANES), s->values + r * l.padded_dim, row_max[r], row_sum[r],
-                  l.padded_dim);
-    }
+    const size_t stride = size_t(l.padded_dim) + LANES;
+    merge_rows(state + size_t(first_row) * stride, stride, s->values, size_t(l.padded_dim), row_max, row_sum, rows, l.padded_dim);
 }
 
 void load_queries(const HeadGeometry& g, const KvLayout& l, AttentionScratch* s, const float* q, size_t q_stride,
@@ -383,13 +401,15 @@ void load_queries(const HeadGeometry& g, const KvLayout& l, AttentionScratch* s,
             const float* x = q + t * q_stride + size_t(h) * g.head_dim;
             s->last[row] = first_position + t;
             uint32_t* out = s->query + size_t(row) * l.k_words;
-            for (int d = 0; d < g.head_dim; ++d) {
-                if (l.type == KV_FLOAT32) {
-                    out[d] = float_bits(x[d] * scale);
-                } else {
-                    reinterpret_cast<uint16_t*>(out)[d] = to_bf16(x[d] * scale);
-                }
+            if (l.type == KV_FLOAT32) {
+                for (int d = 0; d < g.head_dim; ++d) out[d] = float_bits(x[d] * scale);
+                continue;
             }
+            uint16_t* halves = reinterpret_cast<uint16_t*>(out);
+            int d = 0;
+            for (; d + LANES <= g.head_dim; d += LANES)
+                store(halves + d, __builtin_convertvector(round_bf16(load<f16v>(x + d) * scale) >> 16, h16v));
+            for (; d < g.head_dim; ++d) halves[d] = to_bf16(x[d] * scale);
         }
     }
 }

@@ -30,7 +30,7 @@
 extern "C" {
 #endif
 
-#define CG_ABI_VERSION 1
+#define CG_ABI_VERSION 2
 #define CG_GROUP 32 /* activations: one scale per 32 values */
 
 enum { CG_OK = 0, CG_EINVAL = 1, CG_ENOMEM = 2, CG_EUNSUPPORTED = 3 };
@@ -96,10 +96,14 @@ enum { CG_ROWS_F32 = 0, CG_ROWS_BF16 = 1, CG_ROWS_Q8 = 2 };
  * Q8: cg_q8_group [m][k/32], value = q * scale. Write them with cg_rows_set. */
 typedef struct cg_q8_group {
   int8_t q[32];
-  float scale;
-  int32_t neg_sum;         /* -(sum of q) */
-  int32_t neg_sum_half[2]; /* the same of q[0..15] and q[16..31] */
-} cg_q8_group;
+  float scale;          /* a power of two, 0 where all values are, NaN where one is not finite */
+  float base;           /* 1.5 * 2^23 * scale: adding an integer i to its bits adds i * scale to its value */
+  float neg_sum;        /* -(sum of q) * scale */
+  int32_t start_8;      /* bits of base, less 8 (16, 128) times the sum of q: where a sum over codes with that */
+  int32_t start_16;     /* zero point starts */
+  int32_t start_128;
+  int32_t start_32[2];  /* the same for a zero point of 32, of q[0..15] and of q[16..31] */
+} cg_q8_group;          /* 64 bytes: one cache line */
 
 typedef struct cg_rows {
   int32_t kind;

@@ -12,7 +12,7 @@ namespace callgate {
 // One block of 32 outputs for `rows` activation rows: acc[rows][32] = x * w^T. scratch: SCRATCH_BYTES.
 using BlockFn = void (*)(const uint8_t* w, int k, const void* x, int rows, float* acc, uint8_t* scratch);
 
-constexpr int TILE_GROUPS = 32;                       // K is unpacked this many groups at a time: stays in L1
+constexpr int TILE_GROUPS = 16;                       // K is unpacked this many groups at a time: stays in L1
 constexpr size_t SCRATCH_BYTES = TILE_GROUPS * 1280;  // bytes plus two float scales per lane
 constexpr int ROW_CHUNK = 256;                        // rows per accumulator tile
 

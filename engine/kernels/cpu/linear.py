@@ -22,6 +22,7 @@ AnyArray = npt.NDArray[Any]
 
 GROUP: Final = 32
 _ALIGN: Final = 64
+_GROUP_BYTES: Final = 64  # of cg_q8_group
 _HUGE_PAGE: Final = 2 << 20
 _ADD: Final = 1
 
@@ -76,7 +77,7 @@ def huge_bytes(size: int) -> Bytes:
     Weights stream through once per step. In 4 kB pages, a file mapping's too, the prefetchers stop at every page and
     reading loses up to a third of the bandwidth.
     """
-    memory = mmap.mmap(-1, size + _HUGE_PAGE)
+    memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared: no huge pages
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
@@ -161,7 +162,7 @@ class Rows:
         if self.kind == RowsKind.BF16:
             bits = self.memory[: 2 * size].view(np.uint16).astype(np.uint32) << 16
             return bits.view(np.float32).reshape(self.m, self.k)
-        groups = self.memory[: size // GROUP * 48].reshape(self.m, self.k // GROUP, 48)
+        groups = self.memory[: size // GROUP * _GROUP_BYTES].reshape(self.m, self.k // GROUP, _GROUP_BYTES)
         q = groups[..., :32].view(np.int8).astype(np.float32)
         scale = np.ascontiguousarray(groups[..., 32:36]).view(np.float32)
         return (q * scale).reshape(self.m, self.k)

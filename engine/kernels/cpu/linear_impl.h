@@ -2,11 +2,12 @@
 //
 // The arithmetic of one output, the same in every path below (this is what makes a row's bits independent of the
 // batch): for each group of 32 k in ascending order
-//     dot  = sum q_w * q_x - zero * sum q_x                       exact, int32
-//     p    = float(dot) * s_w                 [Q6_K: two halves, p = fma(dot1, s1, dot0 * s0)]
-//     p    = fma(t, -float(sum q_x), p)       [types with a minimum: w = s * q - t]
-//     acc  = fma(p, s_x, acc)
-// The zero point costs nothing: the int32 accumulator starts at -zero * sum q_x.
+//     dot  = sum q_w * q_x - zero * sum q_x     exact, int32
+//     p    = dot * s_x                          exact: s_x is a power of two
+//     acc  = fma(t, -(sum q_x) * s_x, acc)      [types with a minimum: w = s * q - t]
+//     acc  = fma(p, s_w, acc)                   [Q6_K: one after the other for its two halves]
+// p costs one subtraction and no conversion: the int32 sum starts at the bits of 1.5 * 2^23 * s_x, less the zero point's
+// share. As |dot| < 2^22, the sum's bits are those of a float in the same binade, which is p more.
 #pragma once
 
 #include "half.h"
@@ -139,11 +140,11 @@ struct Packed {
                                  : FMT == CG_Q4_0 || FMT == CG_Q5_0 || FMT == CG_Q8_0 ? SYMMETRIC
                                                                                                         : MINIMUM;
     static constexpr bool WIDE = FMT == CG_Q8_0;
-    static constexpr int ZERO_SHIFT = FMT == CG_Q4_0                       ? 3
-                                      : FMT == CG_Q5_0                     ? 4
-                                      : FMT == CG_Q6_K                     ? 5
-                                      : FMT == CG_Q8_0 && NATIVE_DOT ? 7
-                                                                           : -1;
+    static constexpr int ZERO = FMT == CG_Q4_0                       ? 8
+                                : FMT == CG_Q5_0                     ? 16
+                                : FMT == CG_Q6_K                     ? 32
+                                : FMT == CG_Q8_0 && NATIVE_DOT ? 128
+                                                                       : 0;
     static constexpr int SUPER_GROUPS = INFO.super_groups, SUPER_BYTES = INFO.super_bytes, BYTES = INFO.group_bytes;
 
     CG_INLINE u64v quad(const uint8_t* g, int q, int h) {
@@ -176,7 +177,7 @@ template <class F>
 struct Unpacked {
     static constexpr Kind KIND = F::KIND;
     static constexpr bool WIDE = F::WIDE;
-    static constexpr int ZERO_SHIFT = F::ZERO_SHIFT;
+    static constexpr int ZERO = F::ZERO;
     static constexpr int SUPER_GROUPS = 1, SUPER_BYTES = 0, BYTES = KIND == SYMMETRIC ? 1152 : 1280;
 
     CG_INLINE u64v quad(const uint8_t* g, int q, int h) { return load<u64v>(g + (q * 2 + h) * 64); }
@@ -186,16 +187,20 @@ struct Unpacked {
     }
 };
 
+// What the int32 sum of a group, or of a half of it, starts from.
 template <class F>
-CG_INLINE i16v start(int32_t neg_sum) {
-    if (F::ZERO_SHIFT < 0) return i16v{};
-    constexpr int SHIFT = F::ZERO_SHIFT < 0 ? 0 : F::ZERO_SHIFT;
-#if defined(__AVX512F__)
-    return (i16v)_mm512_slli_epi32((__m512i)splat_i(neg_sum), SHIFT);
-#else
-    return splat_i(neg_sum) << SHIFT;
-#endif
+CG_INLINE i16v start(const cg_q8_group& x, int half = 0) {
+    switch (F::ZERO) {
+        case 8: return splat_i(x.start_8);
+        case 16: return splat_i(x.start_16);
+        case 32: return splat_i(x.start_32[half]);
+        case 128: return splat_i(x.start_128);
+        default: return (i16v)splat_f(x.base);
+    }
 }
+
+// dot * s_x, from where start() began.
+CG_INLINE f16v product(i16v sum, const cg_q8_group& x) { return (f16v)sum - splat_f(x.base); }
 
 CG_INLINE i16v quad_of(const cg_q8_group* x, int q) {
     int32_t bits;
@@ -224,9 +229,10 @@ CG_INLINE void dot_quads(const uint8_t* g, const cg_q8_group* x, size_t stride, 
     }
 }
 
+// next: whether further rows follow these, whose activations are then asked for.
 template <class F, int R>
 CG_INLINE void one_group(const uint8_t* super, const uint8_t* g, const cg_q8_group* x, size_t stride, f16v (&acc)[R][2],
-                         uint8_t* tile) {
+                         uint8_t* tile, bool next) {
     i16v dot[R][2];
     f16v s[2], t[2] = {};
     F::scales(super, g, 0, &s[0], &t[0]);
@@ -239,109 +245,50 @@ CG_INLINE void one_group(const uint8_t* super, const uint8_t* g, const cg_q8_gro
             store(tile + 1216, t[1]);
         }
     }
-    if (F::KIND == HALVES) {
-        f16v p[R][2];
+    constexpr int PARTS = F::KIND == HALVES ? 2 : 1, QUADS = 8 / PARTS;
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
+    for (int part = 0; part < PARTS; ++part) {
 #pragma GCC unroll 6
-            for (int r = 0; r < R; ++r) dot[r][0] = dot[r][1] = start<F>(x[size_t(r) * stride].neg_sum_half[half]);
-            dot_quads<F, R>(g, x, stride, 4 * half, 4 * half + 4, dot, tile);
-#pragma GCC unroll 6
-            for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-                for (int h = 0; h < 2; ++h)
-                    p[r][h] = half ? fma16(to_float(dot[r][h]), t[h], p[r][h]) : to_float(dot[r][h]) * s[h];
+        for (int r = 0; r < R; ++r) {
+            if (next && part == 0) __builtin_prefetch(x + size_t(R + r) * stride);
+            dot[r][0] = dot[r][1] = start<F>(x[size_t(r) * stride], part);
         }
+        dot_quads<F, R>(g, x, stride, QUADS * part, QUADS * part + QUADS, dot, tile);
 #pragma GCC unroll 6
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; ++h) acc[r][h] = fma16(p[r][h], splat_f(x[size_t(r) * stride].scale), acc[r][h]);
-        return;
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) dot[r][0] = dot[r][1] = start<F>(x[size_t(r) * stride].neg_sum);
-    dot_quads<F, R>(g, x, stride, 0, 8, dot, tile);
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-        const cg_q8_group& xr = x[size_t(r) * stride];
-#pragma GCC unroll 2
-        for (int h = 0; h < 2; ++h) {
-            f16v p = to_float(dot[r][h]) * s[h];
-            if (F::KIND == MINIMUM) p = fma16(t[h], to_float(splat_i(xr.neg_sum)), p);
-            acc[r][h] = fma16(p, splat_f(xr.scale), acc[r][h]);
-        }
-    }
-}
-
-// The same for more rows than one_group has registers for, one half of the lanes after the other: the weights are
-// unpacked once, and a row's activations are broadcast twice, which a load does.
-template <class F, int R>
-CG_INLINE void one_group_by_half(const uint8_t* super, const uint8_t* g, const cg_q8_group* x, size_t stride, f16v (&acc)[R][2]) {
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-        i16v dot[R];
-        f16v s, t = {};
-        F::scales(super, g, h, &s, &t);
-        if (F::KIND == HALVES) {
-            f16v p[R];
-#pragma GCC unroll 2
-            for (int half = 0; half < 2; ++half) {
-#pragma GCC unroll 8
-                for (int r = 0; r < R; ++r) dot[r] = start<F>(x[size_t(r) * stride].neg_sum_half[half]);
-#pragma GCC unroll 4
-                for (int q = 4 * half; q < 4 * half + 4; ++q) {
-                    const u64v w = F::quad(g, q, h);
-#pragma GCC unroll 8
-                    for (int r = 0; r < R; ++r) dot[r] = dot4<F::WIDE>(dot[r], w, quad_of(x + size_t(r) * stride, q));
-                }
-#pragma GCC unroll 8
-                for (int r = 0; r < R; ++r) p[r] = half ? fma16(to_float(dot[r]), t, p[r]) : to_float(dot[r]) * s;
-            }
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) acc[r][h] = fma16(p[r], splat_f(x[size_t(r) * stride].scale), acc[r][h]);
-            continue;
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) dot[r] = start<F>(x[size_t(r) * stride].neg_sum);
-#pragma GCC unroll 8
-        for (int q = 0; q < 8; ++q) {
-            const u64v w = F::quad(g, q, h);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) dot[r] = dot4<F::WIDE>(dot[r], w, quad_of(x + size_t(r) * stride, q));
-        }
-#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             const cg_q8_group& xr = x[size_t(r) * stride];
-            f16v p = to_float(dot[r]) * s;
-            if (F::KIND == MINIMUM) p = fma16(t, to_float(splat_i(xr.neg_sum)), p);
-            acc[r][h] = fma16(p, splat_f(xr.scale), acc[r][h]);
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; ++h) {
+                if (F::KIND == MINIMUM) acc[r][h] = fma16(t[h], splat_f(xr.neg_sum), acc[r][h]);
+                acc[r][h] = fma16(product(dot[r][h], xr), part ? t[h] : s[h], acc[r][h]);
+            }
         }
     }
 }
 
-// As many rows as the registers hold: an int32 and a float accumulator (and a partial sum with HALVES) each.
+// As many rows as the registers hold: an int32 and a float accumulator each.
 template <class F>
 constexpr int max_rows() {
-    return !NATIVE_DOT ? 2 : F::KIND == HALVES ? 4 : 6;
-}
-
-// And where the weights are read once: all rows in one pass, so that none waits for a second one.
-template <class F>
-constexpr int max_streamed_rows() {
-    return !NATIVE_DOT ? 2 : F::KIND == HALVES ? 6 : F::KIND == MINIMUM ? 7 : 8;
+    return !NATIVE_DOT ? 2 : F::KIND == MINIMUM ? 5 : 6;
 }
 
 // What a pass over the weights does besides computing.
 enum Pass {
     CACHED,   // nothing: the weights are an unpacked tile in L1
-    STREAM,   // they come from memory, once: fetch ahead
-    UNPACK    // the same, and leave them unpacked in `tile` for further rows
+    STREAM,   // they come from memory, once: fetches PREFETCH_BYTES ahead
+    UNPACK    // leaves them unpacked in `tile` for further rows
+};
+
+// Cache lines to ask for while a pass computes: `lines` with every group, from `at` on.
+struct Ahead {
+    const uint8_t* at;
+    int lines;
 };
 
 // out[R][32] (+)= over `groups` groups.
 template <class F, int R, Pass PASS>
 __attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add,
-                                     uint8_t* tile) {
+                                     uint8_t* tile, Ahead ahead) {
     f16v acc[R][2];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -352,11 +299,13 @@ __attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, siz
         const uint8_t* super = w;
         w += F::SUPER_BYTES;
         for (int i = 0; i < F::SUPER_GROUPS; ++i) {
-            if (PASS != CACHED)
+            if (PASS == STREAM) {
 #pragma GCC unroll 24
                 for (int b = 0; b < F::BYTES; b += 64) __builtin_prefetch(w + PREFETCH_BYTES + b);
-            if (R > max_rows<F>()) one_group_by_half<F, R>(super, w, x, stride, acc);
-            else one_group<F, R>(super, w, x, stride, acc, PASS == UNPACK ? tile : nullptr);
+            } else {
+                for (int line = 0; line < ahead.lines; ++line, ahead.at += 64) __builtin_prefetch(ahead.at);
+            }
+            one_group<F, R>(super, w, x, stride, acc, PASS == UNPACK ? tile : nullptr, PASS == CACHED);
             w += F::BYTES;
             if (PASS == UNPACK) tile += Unpacked<F>::BYTES;
             ++x;
@@ -371,25 +320,17 @@ __attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, siz
 
 template <class F, Pass PASS>
 CG_INLINE void micro_rows(int rows, const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add,
-                          uint8_t* tile = nullptr) {
-    constexpr int MAX = PASS == STREAM ? max_streamed_rows<F>() : max_rows<F>();
+                          uint8_t* tile = nullptr, Ahead ahead = {nullptr, 0}) {
+    constexpr int MAX = max_rows<F>();
     switch (rows) {
-        case 1: return micro<F, 1, PASS>(w, x, stride, groups, out, add, tile);
-        case 2: return micro<F, MAX < 2 ? 1 : 2, PASS>(w, x, stride, groups, out, add, tile);
-        case 3: return micro<F, MAX < 3 ? 1 : 3, PASS>(w, x, stride, groups, out, add, tile);
-        case 4: return micro<F, MAX < 4 ? 1 : 4, PASS>(w, x, stride, groups, out, add, tile);
-        case 5: return micro<F, MAX < 5 ? 1 : 5, PASS>(w, x, stride, groups, out, add, tile);
-        case 6: return micro<F, MAX < 6 ? 1 : 6, PASS>(w, x, stride, groups, out, add, tile);
-        case 7: return micro<F, MAX < 7 ? 1 : 7, PASS>(w, x, stride, groups, out, add, tile);
-        case 8: return micro<F, MAX < 8 ? 1 : 8, PASS>(w, x, stride, groups, out, add, tile);
+        case 1: return micro<F, 1, PASS>(w, x, stride, groups, out, add, tile, ahead);
+        case 2: return micro<F, MAX < 2 ? 1 : 2, PASS>(w, x, stride, groups, out, add, tile, ahead);
+        case 3: return micro<F, MAX < 3 ? 1 : 3, PASS>(w, x, stride, groups, out, add, tile, ahead);
+        case 4: return micro<F, MAX < 4 ? 1 : 4, PASS>(w, x, stride, groups, out, add, tile, ahead);
+        case 5: return micro<F, MAX < 5 ? 1 : 5, PASS>(w, x, stride, groups, out, add, tile, ahead);
+        case 6: return micro<F, MAX < 6 ? 1 : 6, PASS>(w, x, stride, groups, out, add, tile, ahead);
         default: return;
     }
-}
-
-// Share i of n of the next tile's packed bytes, towards L2, while this one is computed on.
-CG_INLINE void fetch_share(const uint8_t* w, size_t bytes, int i, int n) {
-    const size_t lo = bytes * size_t(i) / size_t(n), hi = bytes * size_t(i + 1) / size_t(n);
-    for (size_t at = lo / 64 * 64; at < hi; at += 64) __builtin_prefetch(w + at, 0, 2);
 }
 
 // Rows cut evenly, so that seven rows are 4 + 3 and not 6 + 1.
@@ -400,25 +341,25 @@ void block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc,
     const int groups = k / CG_GROUP;
     const auto* x = static_cast<const cg_q8_group*>(rows_data);
     const size_t stride = size_t(groups);
-    if (rows <= max_streamed_rows<F>()) return micro_rows<F, STREAM>(rows, w, x, stride, groups, acc, false);
-    // Few rows: short tiles, so that fetching ahead spans the time in which a tile is only computed on.
+    if (rows <= MAX) return micro_rows<F, STREAM>(rows, w, x, stride, groups, acc, false);
     const int tile_groups = rows < 48 ? 8 : TILE_GROUPS;
     const int parts = (rows + MAX - 1) / MAX;
     for (int g = 0; g < groups; g += tile_groups) {
         const int n = groups - g < tile_groups ? groups - g : tile_groups;
+        const uint8_t* next = w + size_t(n) * size_t(F::BYTES) + size_t(n / F::SUPER_GROUPS) * size_t(F::SUPER_BYTES);
+        // All passes over a tile fetch ahead, in equal shares: memory is then as busy as the multipliers.
+        const int lines = int(size_t(next - w) / 64), share = (lines + parts * n - 1) / (parts * n);
         for (int b = 0, r = 0; b < parts; ++b) {
             const int count = (rows - r + parts - b - 1) / (parts - b);
             const auto* xr = x + g + size_t(r) * stride;
             float* out = acc + r * LANES;
-            if (b == 0) {
-                micro_rows<F, UNPACK>(count, w, xr, stride, n, out, g > 0, scratch);
-                w += size_t(n) * size_t(F::BYTES) + size_t(n / F::SUPER_GROUPS) * size_t(F::SUPER_BYTES);
-            } else {
-                if (tile_groups == TILE_GROUPS) fetch_share(w, size_t(n) * size_t(F::BYTES), b - 1, parts - 1);
-                micro_rows<Unpacked<F>, CACHED>(count, scratch, xr, stride, n, out, g > 0);
-            }
+            const int first = b * n * share;
+            const Ahead ahead = {w + PREFETCH_BYTES + size_t(first) * 64, first < lines ? share : 0};
+            if (b == 0) micro_rows<F, UNPACK>(count, w, xr, stride, n, out, g > 0, scratch, ahead);
+            else micro_rows<Unpacked<F>, CACHED>(count, scratch, xr, stride, n, out, g > 0, nullptr, ahead);
             r += count;
         }
+        w = next;
     }
 }
 

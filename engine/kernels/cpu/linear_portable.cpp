@@ -74,10 +74,9 @@ void block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc,
             dot(tile, xg.q, 0, FMT == CG_Q6_K ? 4 : 8, d);
             if (FMT == CG_Q6_K) dot(tile, xg.q, 4, 8, d1);
             for (int l = 0; l < LANES; ++l) {
-                float p = float(d[l]) * tile.s[l];
-                if (FMT == CG_Q6_K) p += float(d1[l]) * tile.t[l];
-                if (MINIMUM) p += tile.t[l] * float(xg.neg_sum);
-                a[l] += p * xg.scale;
+                if (MINIMUM) a[l] += tile.t[l] * xg.neg_sum;
+                a[l] += (float(d[l]) * xg.scale) * tile.s[l];
+                if (FMT == CG_Q6_K) a[l] += (float(d1[l]) * xg.scale) * tile.t[l];
             }
         }
     }

@@ -29,14 +29,17 @@ def dequantize_ref(weight: Weight) -> FloatArray:
 
 
 def quantize_rows_ref(x: FloatArray) -> tuple[npt.NDArray[np.int8], FloatArray]:
-    """int8 codes [m, k] and scales [m, k / 32]: max|x| / 127 of each group, nearest, ties to even."""
+    """int8 codes [m, k] and scales [m, k / 32].
+
+    A scale is the smallest power of two that keeps its group's codes within 127; codes are the nearest, ties to even.
+    """
     groups = x.reshape(x.shape[0], -1, GROUP)
     largest = np.abs(groups).max(-1, keepdims=True)
-    used = largest >= np.float32(1e-36)
-    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=used)
-    codes = np.rint(groups * inverse).astype(np.int8).reshape(x.shape)
-    scales = np.where(used, largest * np.float32(1 / 127), np.float32(0))[..., 0]
-    return codes, scales.astype(np.float32)
+    used = largest >= np.float32(1e-30)
+    mantissa, exponent = np.frexp(np.where(used, largest, np.float32(127)) * np.float32(1 / 127))
+    scales = np.ldexp(np.float32(1), exponent - (mantissa == 0.5)).astype(np.float32)
+    codes = np.where(used, np.rint(groups / scales), 0).astype(np.int8).reshape(x.shape)
+    return codes, np.where(used, scales, np.float32(0))[..., 0]
 
 
 def linear_ref(values: FloatArray, weight: Weight) -> DoubleArray:

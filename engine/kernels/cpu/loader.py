@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from engine.kernels.cpu.build import BuildUnavailable, build
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 
 
 class RowsStruct(ctypes.Structure):

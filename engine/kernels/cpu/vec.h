@@ -79,20 +79,32 @@ CG_INLINE f16v max16(f16v a, f16v b) {
 #endif
 }
 
+// Halves added until one lane is left: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
 CG_INLINE float sum_lanes(f16v v) {
+#if defined(__AVX512F__)
+    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+#else
     float x[16];
     store(x, v);
     for (int width = 8; width; width /= 2)
         for (int i = 0; i < width; ++i) x[i] += x[i + width];
     return x[0];
+#endif
 }
 
 CG_INLINE float max_lanes(f16v v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
     float x[16];
     store(x, v);
     for (int width = 8; width; width /= 2)
         for (int i = 0; i < width; ++i) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
     return x[0];
+#endif
 }
 
 // 2^f for |f| <= 1/2, relative error below 2e-7.

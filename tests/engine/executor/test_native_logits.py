@@ -123,7 +123,7 @@ def test_shared_prefix_pages(driver, alone):
     assert torch.equal(sequences.step([("second", prompt[256:], 256)])[0], expected[256:])
 
 
-@pytest.mark.parametrize(("quantization", "kind", "bound"), [("int8", "Q8_0", 0.03), ("int4", "Q4_1", 0.06)])
+@pytest.mark.parametrize(("quantization", "kind", "bound"), [("int8", "Q8_0", 0.045), ("int4", "Q4_1", 0.06)])
 def test_quantized_weights_equal_dequantized_ones(quantization, kind, bound, tmp_path):
     """Against transformers with the weights that the quantized ones stand for: what is left is the activations'
     rounding. Relative error of logits in the root mean square."""

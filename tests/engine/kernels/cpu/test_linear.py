@@ -127,14 +127,23 @@ class TestRows:
         want = codes.reshape(33, 10, 32).astype(np.float32) * scales[..., None]
         assert np.array_equal(bits(rows.values()), bits(want.reshape(33, 320)))
 
-    @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=32, max_size=32))
+    @given(st.lists(st.floats(-(2.0**109), 2.0**109, width=32), min_size=32, max_size=32))
     @settings(max_examples=300, deadline=None)
-    def test_any_finite_group_is_within_half_a_step(self, values: list[float]) -> None:
+    def test_any_group_is_within_half_a_step(self, values: list[float]) -> None:
         context = _shared_context()
         x = np.array([values], np.float32)
         got = rows_of(context, RowsKind.Q8, x).values().astype(np.float64)
-        step = np.abs(x).max() / 127
-        assert np.all(np.abs(got - x) <= step * 0.5001 + 1.1e-36)
+        step = 2 * np.abs(x).max() / 127  # the power of two above
+        assert np.all(np.abs(got - x) <= step * 0.5001 + 1.1e-30)
+        assert np.all(np.abs(got) <= np.abs(x).max() + 0.5001 * step)
+
+    def test_a_value_beyond_the_scales_is_not_finite(self, context: Context) -> None:
+        x = random_rows(3, 64)
+        x[1, 40] = 2e33
+        got = rows_of(context, RowsKind.Q8, x).values()
+        assert np.isnan(got[1, 32:]).all()
+        assert np.isfinite(got[[0, 2]]).all()
+        assert np.isfinite(got[1, :32]).all()
 
     def test_bfloat16_rounds_to_nearest_even(self, context: Context) -> None:
         x = np.array([[1.0, 1.00390625, 1.01171875, -2.5e38] + [0.0] * 28], np.float32)
@@ -235,7 +244,7 @@ class TestGateUp:
             x = rows_of(context, layer.rows_kind, random_rows(m, 512) * np.float32(0.05))
             got = layer.forward_gate_up(context, x, out).values()
             want = silu_mul_ref(linear_ref(x.values(), gate), linear_ref(x.values(), up)).astype(np.float32)
-            step = {RowsKind.F32: 0.0, RowsKind.BF16: 1 / 256, RowsKind.Q8: 0.51 / 127}[out]
+            step = {RowsKind.F32: 0.0, RowsKind.BF16: 1 / 256, RowsKind.Q8: 1.02 / 127}[out]
             size = np.abs(want.reshape(m, -1, 32)).max(-1, keepdims=True) if out == RowsKind.Q8 else 0
             slack = np.maximum(np.abs(want).reshape(m, -1, 32), size) * step + 2e-5 * np.abs(want).max() + 1e-7
             assert np.all(np.abs(got - want).reshape(m, -1, 32) <= slack)
