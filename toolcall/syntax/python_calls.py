@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import dataclass
 
 from toolcall.json_stream import read_value
@@ -15,6 +16,8 @@ from toolcall.syntax.block import Options
 MAX_HEADER = 512
 _KEY = re.compile(r"\w+")
 _NAME = re.compile(r"[\w.-]*")
+_BEHIND = ("", ",", ";", "]", "`", *string.ascii_letters, "_")
+"""What may stand behind a call that nothing marks as one: what goes on with the list, or ends it."""
 _STARS = Markers(("**",))
 _PAREN = Markers(("(",))
 _EQUALS = Markers(("=",))
@@ -53,6 +56,8 @@ class PythonCalls:
         call.named(name if call.declares(name) else _without_method(name))
         lx.pos += 1
         yield from read_keywords(lx, call)
+        if options.rescued and (yield from skip_space(lx)) not in _BEHIND:
+            raise NoCall
         call.end()
 
     def skip(self, lx: Lexer, out: Output) -> Read[None]:
