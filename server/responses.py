@@ -65,6 +65,4 @@ async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) ->
         watch.cancel()
         task.cancel()
         await asyncio.gather(task, watch, return_exceptions=True)
-        del (
-            task
-        )  # its exception's traceback holds this frame: a cycle that would keep the request until it is collected
+        del task  # its exception's traceback holds this frame: a cycle that keeps the request until it is collected

@@ -48,11 +48,12 @@ def has_fast_bfloat16(flags: frozenset[str]) -> bool:
 
 
 def available_memory(cgroup: Path = _CGROUP) -> int:
-    """Bytes that can still be used: the system's figure, or what the container's limit leaves if that is less."""
+    """Bytes that can still be used: the system's figure, or what the container's limit leaves if that is less. The page
+    cache counts as available in both: it is dropped before the limit is felt."""
     available = int(psutil.virtual_memory().available)
     limit, current = _read_int(cgroup / "memory.max"), _read_int(cgroup / "memory.current")
     if limit is not None and current is not None:
-        available = min(available, max(0, limit - current))
+        available = min(available, max(0, limit - current + _page_cache(cgroup)))
     return available
 
 
@@ -61,6 +62,15 @@ def total_memory(cgroup: Path = _CGROUP) -> int:
     total = int(psutil.virtual_memory().total)
     limit = _read_int(cgroup / "memory.max")
     return total if limit is None else min(total, limit)
+
+
+def _page_cache(cgroup: Path) -> int:
+    """Bytes of files that the container is charged for; 0 where it does not say."""
+    try:
+        fields = [line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines()]
+        return sum(int(field[1]) for field in fields if field[0] in ("active_file", "inactive_file"))
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _read_int(path: Path) -> int | None:

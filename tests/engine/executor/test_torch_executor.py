@@ -192,6 +192,10 @@ def test_host(tmp_path):
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
     assert (available_memory(tmp_path), total_memory(tmp_path)) == (600000, 1000000)
+    (tmp_path / "memory.stat").write_text("anon 150000\nfile 250000\ninactive_file 200000\nactive_file 30000\n")
+    assert available_memory(tmp_path) == 830000, "as in the system's figure, the page cache counts as available"
+    (tmp_path / "memory.stat").write_text("\n")
+    assert available_memory(tmp_path) == 600000
     (tmp_path / "memory.max").write_text("max\n")
     assert available_memory(tmp_path) > 1000000
 
