@@ -54,10 +54,10 @@ class ItemNotFound(NotFound):
 
 @dataclass(slots=True)
 class _Tenant:
-    """ids: oldest first. items: item id -> the response that holds it."""
+    """ids: oldest first. items: item id -> the responses that hold it, newest last."""
 
     ids: dict[str, None] = field(default_factory=dict)
-    items: dict[str, str] = field(default_factory=dict)
+    items: dict[str, list[str]] = field(default_factory=dict)
     size: int = 0
 
 
@@ -88,7 +88,8 @@ class ResponseStore:
         own = self._tenants.setdefault(tenant, own)
         self._entries[tenant, entry.id] = (self._clock() + self._seconds, entry)
         own.ids[entry.id] = None
-        own.items.update(dict.fromkeys(entry.item_ids, entry.id))
+        for item_id in dict.fromkeys(entry.item_ids):
+            own.items.setdefault(item_id, []).append(entry.id)
         own.size += entry.size
         self.size += entry.size
 
@@ -101,12 +102,12 @@ class ResponseStore:
         return found[1]
 
     def holder(self, tenant: str, item_id: str, param: str) -> StoredResponse:
-        """The response that an item belongs to. Raises ItemNotFound, which names ``param``."""
+        """The newest response that holds an item. Raises ItemNotFound, which names ``param``."""
         self._expire()
         own = self._tenants.get(tenant)
         if own is None or item_id not in own.items:
             raise ItemNotFound(item_id, param)
-        return self._entries[tenant, own.items[item_id]][1]
+        return self._entries[tenant, own.items[item_id][-1]][1]
 
     def delete(self, tenant: str, response_id: str) -> None:
         """Raises ResponseNotFound. Responses that continue this one keep their history."""
@@ -122,8 +123,9 @@ class ResponseStore:
         _, entry = self._entries.pop(key)
         own = self._tenants[key[0]]
         del own.ids[key[1]]
-        for item_id in entry.item_ids:
-            if own.items.get(item_id) == entry.id:
+        for item_id in dict.fromkeys(entry.item_ids):
+            own.items[item_id].remove(entry.id)
+            if not own.items[item_id]:
                 del own.items[item_id]
         own.size -= entry.size
         self.size -= entry.size

@@ -275,3 +275,17 @@ def test_finding_an_item_counts_and_ends_with_its_response() -> None:
     with pytest.raises(ItemNotFound):
         store.holder("", "j", "input[0]")
     assert not store._tenants
+
+
+def test_an_item_is_found_as_long_as_one_response_holds_it() -> None:
+    """Clients send items of earlier turns again, whole."""
+    store = ResponseStore(10_000, 60)
+    for name in "abc":
+        store.put("", StoredResponse(name, b"x", b"x", (b"1", b"2"), ("i", "i", name)))
+    for deleted, holder in (("c", "b"), ("a", "b")):
+        store.delete("", deleted)
+        assert store.holder("", "i", "input[0]").id == holder
+    store.delete("", "b")
+    with pytest.raises(ItemNotFound):
+        store.holder("", "i", "input[0]")
+    assert not store._tenants
