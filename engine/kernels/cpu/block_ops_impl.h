@@ -74,9 +74,17 @@ void rotate(float* head, const float* norm_weight, float eps, const float* cos, 
 
 // ---------------------------------------------------------------- writing KV
 
+// Returns the scale, NaN where a value is not finite, so that it stays visible.
 float quantize_row(int8_t* out, const float* x, int n) {
-    float largest = 0.0f;
-    for (int i = 0; i < n; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+    float largest = 0.0f, odd = 0.0f;
+    for (int i = 0; i < n; ++i) {
+        largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+        odd += x[i] - x[i];
+    }
+    if (odd != 0.0f) {
+        std::memset(out, 0, size_t(n));
+        return odd;
+    }
     const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
     for (int i = 0; i < n; ++i) out[i] = int8_t(std::nearbyint(x[i] * inverse));
     return largest / 127.0f;
@@ -321,21 +329,22 @@ CG_INLINE void softmax_row(const AttentionScratch* s, int type, float* scores, v
 }
 
 // Merges up to MAX_ROWS_GROUP rows into their states: values[padded_dim], then [0] = max, [1] = sum. Rows of sum 0 saw
-// nothing. The rows' factors are computed side by side, one to a lane.
+// nothing; a sum that is NaN is merged like any other, so that it stays visible. The rows' factors are computed side by
+// side, one to a lane.
 CG_INLINE void merge_rows(float* state, size_t state_stride, const float* values, size_t values_stride, const float* row_max,
                           const float* row_sum, int rows, int padded_dim) {
     static_assert(MAX_ROWS_GROUP <= LANES, "one lane each");
     float kept_max[LANES] = {}, new_max[LANES] = {}, top[LANES], keep[LANES], take[LANES];
     for (int r = 0; r < rows; ++r) {
         kept_max[r] = state[size_t(r) * state_stride + padded_dim];
-        new_max[r] = row_sum[r] > 0.0f ? row_max[r] : kept_max[r];
+        new_max[r] = row_sum[r] == 0.0f ? kept_max[r] : row_max[r];
     }
     const f16v a = load<f16v>(kept_max), b = load<f16v>(new_max), largest = a > b ? a : b;
     store(top, largest);
     store(keep, exp2_16(a - largest));
     store(take, exp2_16(b - largest));
     for (int r = 0; r < rows; ++r) {
-        if (!(row_sum[r] > 0.0f)) continue;
+        if (row_sum[r] == 0.0f) continue;
         float *s = state + size_t(r) * state_stride, *tail = s + padded_dim;
         const float* v = values + size_t(r) * values_stride;
         for (int d = 0; d < padded_dim; d += LANES)

@@ -114,8 +114,9 @@ typedef struct cg_rows {
 /* Bytes for m rows, and a cg_rows laid out in such memory (64-byte aligned). */
 CG_API size_t cg_rows_bytes(int kind, int m, int k);
 CG_API void cg_rows_init(cg_rows *rows, int kind, int m, int k, void *memory);
-/* Writes row `row` from float x[k]. Thread-safe for different rows. Q8: scale = max|x|/127, round to nearest
- * even; a group of zeros has scale 0. Non-finite inputs give a NaN scale, so they stay visible. */
+/* Writes row `row` from float x[k]. Thread-safe for different rows. Q8: the scale is the smallest power of two that
+ * keeps codes within 127, round to nearest even; a group whose values are all below 1e-30 is zero and has scale 0. A
+ * value beyond 1e33, infinite or NaN gives a NaN scale, so it stays visible. */
 CG_API void cg_rows_set(const cg_ctx *ctx, const cg_rows *rows, int row, const float *x);
 /* Rows 0..m-1 from x[m][ldx], one fork-join (or inline when small). */
 CG_API void cg_rows_quantize(cg_ctx *ctx, const cg_rows *rows, const float *x, int ldx, int m);

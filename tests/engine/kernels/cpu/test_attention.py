@@ -111,6 +111,28 @@ def test_stale_values_in_a_page_do_not_reach_its_next_owner():
         assert np.array_equal(model.run([(0, 9)], [[1]], qkv), clean)
 
 
+@pytest.mark.parametrize("kv", KV)
+@pytest.mark.parametrize(("part", "bad"), [("key", np.nan), ("all", np.nan), ("all", np.inf)])
+def test_a_key_that_is_not_finite_shows_in_all_that_see_it(kv, bad, part):
+    """Values are made finite when they are written, keys tell: a block that holds one must not be left out."""
+    rng = np.random.default_rng(7)
+    tokens, place, heads, kv_heads, dim = 1300, 300, 4, 2, 64
+    columns = slice(heads * dim, heads * dim + 1) if part == "key" else slice(None)
+    first_group = slice(0, heads // kv_heads * dim)
+    pages = list(range(-(-tokens // 16)))
+    for isa in isa_levels():
+        with AttentionModel(heads, kv_heads, dim, kv=kv, num_pages=len(pages), isa=isa, threads=2) as model:
+            qkv = model.random(rng, tokens)
+            clean = model.run([(0, tokens)], [pages], qkv)
+            model.clear()
+            qkv[place, columns] = bad
+            out = model.run([(0, tokens)], [pages], qkv)
+            assert np.array_equal(out[:place], clean[:place])
+            assert not np.isfinite(out[place:, first_group]).any()
+            last = model.run([(tokens - 1, 1)], [pages], qkv[-1:])
+            assert not np.isfinite(last[:, first_group]).any()
+
+
 def test_copy_page_copies_every_layer():
     rng = np.random.default_rng(5)
     with AttentionModel(4, 2, 64, num_pages=8) as model:
