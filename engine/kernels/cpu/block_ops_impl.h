@@ -339,7 +339,7 @@ CG_INLINE void merge_rows(float* state, size_t state_stride, const float* values
         kept_max[r] = state[size_t(r) * state_stride + padded_dim];
         new_max[r] = row_sum[r] == 0.0f ? kept_max[r] : row_max[r];
     }
-    const f16v a = load<f16v>(kept_max), b = load<f16v>(new_max), largest = a > b ? a : b;
+    const f16v a = load<f16v>(kept_max), b = load<f16v>(new_max), largest = max16(a, b);
     store(top, largest);
     store(keep, exp2_16(a - largest));
     store(take, exp2_16(b - largest));

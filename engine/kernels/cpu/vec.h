@@ -134,12 +134,6 @@ CG_INLINE f16v exp2_16(f16v x) {
 #endif
 }
 
-CG_INLINE float exp2_1(float x) {
-    float r[16];
-    store(r, exp2_16(splat(x)));
-    return r[0];
-}
-
 // Bits of the nearest bfloat16 (ties to even), still in the high half.
 CG_INLINE u16v round_bf16(f16v x) {
     const u16v bits = (u16v)x;
