@@ -5,7 +5,6 @@ Without them a browser hides an error's status and text, and SDKs take it for a 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
@@ -15,10 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.anthropic.errors import error_body
 from server.context import context_of
-from server.errors import BadRequest, ClientDisconnected, translate
-from server.middleware import send_error
-
-LOG = logging.getLogger("callgate.server")
+from server.errors import BadRequest, ClientDisconnected
+from server.middleware import as_error, send_error
 
 
 class GatewayCors(CORSMiddleware):
@@ -64,7 +61,5 @@ class _Errors:
             if started or scope["type"] != "http":
                 raise
             request_id = context_of(scope).request_id
-            error = translate(exc, request_id)
-            if error.status == 500:
-                LOG.error("request %s failed", request_id, exc_info=exc)
+            error = as_error(exc, request_id)
             await send_error(error, error_body(error, scope, request_id), send, ())

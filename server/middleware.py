@@ -118,9 +118,7 @@ class _Exchange:
         await self._send(message)
 
     async def _fail(self, exc: Exception) -> None:
-        error = translate(exc, self._context.request_id)
-        if error.status == 500:
-            LOG.error("request %s failed", self._context.request_id, exc_info=exc)
+        error = as_error(exc, self._context.request_id)
         if self._status:
             return
         self._status = error.status
@@ -133,6 +131,14 @@ class _Exchange:
         self._metrics.request_done(route, self._status, seconds)
         if ACCESS.isEnabledFor(logging.INFO):
             ACCESS.info(access_line(self._scope, self._context, self._status, seconds))
+
+
+def as_error(exc: Exception, request_id: str) -> ApiError:
+    """What a client is told of an exception; one that is our fault goes into the log with its traceback."""
+    error = translate(exc, request_id)
+    if error.status == 500:
+        LOG.error("request %s failed", request_id, exc_info=exc)
+    return error
 
 
 def access_line(scope: Scope, context: RequestContext, status: int, seconds: float) -> str:
