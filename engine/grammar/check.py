@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import os
 import signal
 import sys
 from collections import OrderedDict
+from pathlib import Path
 
 import msgspec
 
@@ -19,6 +21,8 @@ from engine.messages import GrammarSpec
 
 TIMEOUT_SECONDS = 2.0
 START_TIMEOUT_SECONDS = 30.0
+STARVED_TIMEOUTS = 5
+"""So many of them pass for a worker that gets no processor time before the check is given up."""
 CACHE_ENTRIES = 4096
 """Verdicts are a hash and a short text each, so the cache stays under a few MB whatever clients send."""
 LINE_LIMIT = 1 << 20
@@ -26,6 +30,8 @@ TOO_SLOW, TOO_LARGE = "The grammar took longer than", "The grammar is too large 
 """How the messages begin that cost a worker."""
 KILLED = "The grammar could not be checked: the check was killed."
 """A worker never does that to itself: a grammar that is too much for it ends it by SIGABRT or SIGSEGV."""
+NOT_STARTED = "The grammar could not be checked: the check did not start."
+STARVED = "The grammar could not be checked: the machine is too busy."
 
 
 class CheckFailed(Exception):
@@ -34,7 +40,7 @@ class CheckFailed(Exception):
 
 class GrammarChecker:
     """``await check(spec)`` raises GrammarError for a grammar that the engine could not compile in time, CheckFailed
-    where somebody kills one worker after another.
+    where nobody could say: somebody kills one worker after another, none starts, or they get no processor time.
 
     One worker process, started on first use, one grammar at a time; killed and started anew where it is late
     or dies. Verdicts are remembered by hash.
@@ -79,13 +85,9 @@ class GrammarChecker:
         await process.wait()
 
     async def _ask(self, payload: bytes) -> str | None:
+        process = await self._running()
         try:
-            process = await self._running()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(payload + b"\n")
-            await process.stdin.drain()
-            line = await asyncio.wait_for(process.stdout.readline(), self._timeout)
+            line = await self._line(process, payload)
         except TimeoutError:
             await self.close()
             return f"{TOO_SLOW} {self._timeout:g} s to compile."
@@ -98,6 +100,25 @@ class GrammarChecker:
             return await self._end()
         error = json.loads(line)["error"]
         return None if error is None else str(error)
+
+    async def _line(self, process: asyncio.subprocess.Process, payload: bytes) -> bytes:
+        """The worker's answer. Raises TimeoutError where it computes for too long, CheckFailed where it cannot."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        begun = cpu_seconds(process.pid)
+        process.stdin.write(payload + b"\n")
+        await process.stdin.drain()
+        line = asyncio.create_task(process.stdout.readline())
+        try:
+            for _ in range(STARVED_TIMEOUTS):
+                if (await asyncio.wait({line}, timeout=self._timeout))[0]:
+                    return line.result()
+                if not cpu_seconds(process.pid) - begun < self._timeout / 2:
+                    raise TimeoutError
+        finally:
+            line.cancel()
+        await self.close()
+        raise CheckFailed(STARVED)
 
     async def _end(self) -> str:
         """What the end of the worker says of the grammar: nothing where somebody else has killed it."""
@@ -112,21 +133,41 @@ class GrammarChecker:
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
-        environment = {
-            name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ
-        }
-        environment["RUST_BACKTRACE"] = "0"
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "engine.grammar.check_worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            limit=LINE_LIMIT,
-            env=environment,
-        )
-        self._process = process
-        assert process.stdout is not None
-        await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_SECONDS)
+        try:
+            process = self._process = await _start()
+            assert process.stdout is not None
+            ready = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_SECONDS)
+        except (OSError, TimeoutError):
+            ready = b""
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        if not ready:
+            await self.close()
+            raise CheckFailed(NOT_STARTED)
         return process
+
+
+async def _start() -> asyncio.subprocess.Process:
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    environment["RUST_BACKTRACE"] = "0"
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "engine.grammar.check_worker",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=LINE_LIMIT,
+        env=environment,
+    )
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has had; NaN where nobody can tell."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return math.nan
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

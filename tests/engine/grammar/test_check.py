@@ -61,16 +61,65 @@ async def test_ordinary_grammars_pass(checker, kind, source):
     await checker.check(GrammarSpec(kind=kind, source=source))
 
 
-async def test_a_killed_worker_is_one_refusal_and_then_a_new_worker(checker):
+async def test_a_worker_that_gets_no_processor_time_is_not_the_grammars_fault(checker):
     await checker.check(GrammarSpec(kind="regex", source="a"))
     process = checker._process
     os.kill(process.pid, signal.SIGSTOP)
-    checker._timeout = 0.2
+    checker._timeout = 0.05
+    with pytest.raises(CheckFailed, match="too busy"):
+        await checker.check(GrammarSpec(kind="regex", source="b"))
+    checker._timeout = 30.0
+    await checker.check(GrammarSpec(kind="regex", source="b"))
+    assert checker._process.pid != process.pid
+
+
+async def test_a_worker_that_waits_for_its_turn_is_waited_for(checker):
+    await checker.check(GrammarSpec(kind="regex", source="a"))
+    process = checker._process
+    checker._timeout = 0.5
+    os.kill(process.pid, signal.SIGSTOP)
+    asyncio.get_running_loop().call_later(0.7, os.kill, process.pid, signal.SIGCONT)
+    await checker.check(GrammarSpec(kind="regex", source="b"))
+    assert checker._process.pid == process.pid
+
+
+async def test_a_grammar_that_takes_too_long_is_refused_and_a_new_worker_starts(checker, monkeypatch):
+    await checker.check(GrammarSpec(kind="regex", source="a"))
+    process = checker._process
+    os.kill(process.pid, signal.SIGSTOP)
+    checker._timeout = 0.1
+    spent = iter((1.0, 1.08))
+    monkeypatch.setattr("engine.grammar.check.cpu_seconds", lambda pid: next(spent))
     with pytest.raises(GrammarError, match="longer than"):
         await checker.check(GrammarSpec(kind="regex", source="b"))
+    monkeypatch.undo()
     checker._timeout = 30.0
     await checker.check(GrammarSpec(kind="regex", source="c"))
     assert checker._process.pid != process.pid
+
+
+@pytest.mark.parametrize("program", ["import no_such_module", "import time; time.sleep(60)"])
+async def test_a_worker_that_does_not_start_is_not_the_grammars_fault(checker, monkeypatch, program):
+    start = asyncio.create_subprocess_exec
+    monkeypatch.setattr("engine.grammar.check.START_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(
+        asyncio, "create_subprocess_exec", lambda python, *_, **options: start(python, "-c", program, **options)
+    )
+    with pytest.raises(CheckFailed, match="did not start"):
+        await checker.check(GrammarSpec(kind="regex", source="a"))
+    monkeypatch.undo()
+    await checker.check(GrammarSpec(kind="regex", source="a"))
+
+
+async def test_a_process_that_cannot_be_made_is_not_the_grammars_fault(checker, monkeypatch):
+    async def fail(*_args, **_options):
+        raise BlockingIOError("no process is left")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+    with pytest.raises(CheckFailed, match="did not start"):
+        await checker.check(GrammarSpec(kind="regex", source="a"))
+    monkeypatch.undo()
+    await checker.check(GrammarSpec(kind="regex", source="a"))
 
 
 async def test_worker_death_while_idle_is_not_noticed_by_clients(checker):
