@@ -16,7 +16,7 @@ KERNEL_SOURCES := $(wildcard engine/kernels/cpu/*.cpp engine/kernels/cpu/*.h eng
 .PHONY: help install dev serve pull format lint typecheck budgets test test-e2e test-clients test-gpu bench loc docs lock clean
 
 help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PY):
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11, 3.12 or 3.13 with its venv module is needed (PYTHON=... names one)" >&2; exit 1; }

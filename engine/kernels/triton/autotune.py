@@ -106,11 +106,11 @@ def _fingerprint(candidates: Sequence[Config]) -> str:
 
 @functools.cache
 def tune_table() -> TuneTable:
-    """This process's table: one file per GPU model and Triton version in the user's cache directory. With
-    CALLGATE_AUTOTUNE=0 nothing is measured: every kernel then uses its first candidate, and compiles only that."""
+    """This process's table: one file per GPU model and Triton version in CALLGATE_HOME or the user's cache directory.
+    With CALLGATE_AUTOTUNE=0 nothing is measured: every kernel then uses its first candidate, and compiles only that."""
     if INTERPRETED or os.environ.get("CALLGATE_AUTOTUNE") == "0" or not torch.cuda.is_available():
         return TuneTable(None, None)
-    override = os.environ.get("CALLGATE_CACHE", "")
+    override = os.environ.get("CALLGATE_HOME")
     base = Path(override).expanduser() if override else platformdirs.user_cache_path("callgate")
     name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name())
     path = base / "triton" / f"{name}-{triton.__version__}.json"
