@@ -1,4 +1,4 @@
-"""What others' bad manners cost a client that behaves (RELIABILITY R8, R12, R14).
+"""What others' bad manners cost a client that behaves.
 
     python -m benchmarks.disturbances [--seconds 30]
 

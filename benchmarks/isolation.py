@@ -1,4 +1,4 @@
-"""What a client learns from times about other clients' secrets (RELIABILITY S4, S5).
+"""What a client learns from times about other clients' secrets.
 
     python -m benchmarks.isolation [--prompts 300] [--samples 20000]
 

@@ -1,4 +1,4 @@
-"""More requests than the server can take (RELIABILITY R10): what happens to those that get in and to those that do not.
+"""More requests than the server can take: what happens to those that get in and to those that do not.
 
     python -m benchmarks.overload [--factor 10] [--seconds 60] [--serve=--max-queue-time=0.5 ...]
 

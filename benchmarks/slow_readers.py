@@ -1,4 +1,4 @@
-"""Clients that read one byte a second (RELIABILITY R11): what each costs in memory, and what it costs the others.
+"""Clients that read one byte a second: what each costs in memory, and what it costs the others.
 
     python -m benchmarks.slow_readers [--readers 64] [--top-logprobs 20] [--max-tokens 10000]
 

@@ -1,4 +1,4 @@
-"""Hours in little: steady load with the odd bad request and client that leaves; does anything grow? (RELIABILITY R13)
+"""Hours in little: steady load with the odd bad request and client that leaves; does anything grow?
 
     python -m benchmarks.soak [--minutes 30] [--warm-up 5]
 

@@ -1,4 +1,4 @@
-"""Keeps a client's text from becoming control tokens (RELIABILITY H58, S12).
+"""Keeps a client's text from becoming control tokens.
 
 ``<|im_end|>`` typed by a user must reach the model as seven ordinary tokens. The renderer puts one private-use
 character inside every such spelling in every client string; the tokenizer encodes around it and drops it. One

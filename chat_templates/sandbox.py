@@ -1,4 +1,4 @@
-"""The one place where jinja2 is set up (RELIABILITY H11, H12, H41).
+"""The one place where jinja2 is set up.
 
 Template bytes are untrusted even when they come with the model: sandboxed, immutable, a deadline that is
 checked in every loop turn and call, bounded strings, and an allow-list of filters. The names that templates

@@ -1,7 +1,7 @@
 """Sockets between the processes: msgspec MessagePack over ZMQ PUSH/PULL in a private directory.
 
 Whatever arrives is decoded into typed structs inside a try: a frame that is no message is dropped and counted,
-and never ends a process (RELIABILITY H01, H73). There is no other way in: no pickle, no TCP.
+and never ends a process. There is no other way in: no pickle, no TCP.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ MAX_STOP_LENGTH = 1024
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
 GREEDY_EPSILON = 1e-5
-"""Temperatures below this mean greedy: dividing logits by less overflows (RELIABILITY H21)."""
+"""Temperatures below this mean greedy: dividing logits by less overflows."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from server import limits
 
 
 class Secret:
-    """A string that never shows itself: repr, str, format and JSON give ``***`` (RELIABILITY H47)."""
+    """A string that never shows itself: repr, str, format and JSON give ``***``."""
 
     __slots__ = ("_value",)
 

@@ -1,4 +1,4 @@
-"""Who may call what: default deny, decided on the ASGI path alone (RELIABILITY H45, H46, H48).
+"""Who may call what: default deny, decided on the ASGI path alone.
 
 Three levels. ``public`` paths are the health probes, matched exactly. ``admin`` paths need an admin key; where no
 key at all is configured they answer only to loopback clients that name a loopback host and no foreign Origin.

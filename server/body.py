@@ -1,6 +1,6 @@
 """Reading a request's JSON body, with every limit enforced on the bytes themselves.
 
-Decisions (RELIABILITY section e):
+Decisions:
 
 * The body is parsed as JSON whatever its Content-Type says (``curl -d`` sends a form type), except multipart,
   which is a 415. A Content-Encoding other than identity is a 415.

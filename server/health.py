@@ -1,4 +1,4 @@
-"""Two signals, read from state only; no probe ever starts a generation (RELIABILITY H65).
+"""Two signals, read from state only; no probe ever starts a generation.
 
 ``/health/live``: this process answers. ``/health/ready`` and ``/health``: the engine takes requests.
 """

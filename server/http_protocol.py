@@ -1,4 +1,4 @@
-"""uvicorn's httptools protocol with the limits it lacks (RELIABILITY H31, R11, R12).
+"""uvicorn's httptools protocol with the limits it lacks.
 
 * the request line and headers must arrive within ``header_timeout`` and keep to the size limits of limits.py,
   counted as the bytes arrive;

@@ -1,4 +1,4 @@
-"""Every ceiling of the HTTP edge, in one place (RELIABILITY S13). Sampling ceilings: engine/sampling_params.py.
+"""Every ceiling of the HTTP edge, in one place. Sampling ceilings: engine/sampling_params.py.
 
 A request beyond a ceiling is refused with an error that names the field; nothing is cut silently. The sizes
 are generous for real clients (qwen-code sends 76 kB, codex 40 kB) and small enough that no single request can

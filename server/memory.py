@@ -1,4 +1,4 @@
-"""glibc's allocator, told to give back what large requests needed (RELIABILITY S1).
+"""glibc's allocator, told to give back what large requests needed.
 
 By itself it learns from every large block that is freed to keep the next one of that size: after one body of 20 MB the
 process stays that much larger for good, and the threads' heaps likewise.

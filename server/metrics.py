@@ -1,4 +1,4 @@
-"""Prometheus metrics of one application: its own registry, labels from closed sets only (RELIABILITY H29).
+"""Prometheus metrics of one application: its own registry, labels from closed sets only.
 
 The hot path (one call per streamed delta) touches pre-bound children; engine figures are read from the engine's
 own snapshot when /metrics is scraped.

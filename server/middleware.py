@@ -1,7 +1,7 @@
 """The outermost layer: request ids, header checks, errors to JSON, metrics and the access log. Pure ASGI.
 
 One line of JSON per request goes to the logger ``callgate.access``. Client strings in it are cut to 200
-characters and escaped to ASCII, so no request can forge a line or colour a terminal (RELIABILITY H50). Prompts and
+characters and escaped to ASCII, so no request can forge a line or colour a terminal. Prompts and
 keys are never logged.
 """
 

@@ -223,7 +223,7 @@ WALL_CLOCK = {
     "server/openai/response_events.py::ended": "completed_at",
     "server/openai/responses.py::_fields": "created",
 }
-"""Where the wall clock is read, and for what it is shown. Deadlines and order use time.monotonic (RELIABILITY R20)."""
+"""Where the wall clock is read, and for what it is shown. Deadlines and order use time.monotonic."""
 CLOCKS = ("time.time", "time.time_ns", "datetime.now", "datetime.datetime.now", "datetime.utcnow", "datetime.today")
 
 

@@ -1,4 +1,4 @@
-"""No regular expression of ours can be made slow by the text it reads (RELIABILITY S7, H42, H44)."""
+"""No regular expression of ours can be made slow by the text it reads."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Reads one JSON object a line (a GrammarSpec), answers one JSON object a line: {"error": null | text}.
 It holds no secrets, may use little memory, and is killed when it takes too long: a crash or a hang here is
-a 400 for one client, never a dead engine (RELIABILITY H35, H37, H38).
+a 400 for one client, never a dead engine.
 """
 
 from __future__ import annotations

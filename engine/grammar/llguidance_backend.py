@@ -28,7 +28,7 @@ COMPILE_CPU_SECONDS = 0.5
 """The engine compiles once more what passed, and everybody waits for it that long."""
 STRUCTURE = frozenset(b'{}[]":,<>/')
 BYTES_PER_GRAMMAR, BYTES_PER_SOURCE_BYTE = 128 << 10, 80
-"""What a compiled grammar takes, measured from 84 bytes of source to 16 KB; the estimate bounds the cache (H28)."""
+"""What a compiled grammar takes, measured from 84 bytes of source to 16 KB; the estimate bounds the cache."""
 
 
 def _limits() -> Any:

@@ -150,7 +150,7 @@ class KVCacheManager:
 
     def recover(self, error: PageError) -> None:
         """The books turned out to be wrong: raise in tests (``strict``); in production log it and rebuild them, for
-        a leak check must not become an outage of its own (RELIABILITY H68)."""
+        a leak check must not become an outage of its own."""
         if self.strict:
             raise error
         logger.error("KV page accounting is wrong: %s", error, exc_info=error)

@@ -1,7 +1,7 @@
 """Which token prefixes already have KV pages.
 
 A tree of whole pages: an edge is the exact tuple of a page's token ids, so two prefixes meet only where their
-ids are equal (RELIABILITY H56: no hash stands in for tokens). A partly filled page is never shared. Every tenant
+ids are equal (no hash stands in for tokens). A partly filled page is never shared. Every tenant
 has its own root. The idea is SGLang's RadixAttention (Zheng et al., 2024, arXiv:2312.07104).
 """
 

@@ -33,7 +33,7 @@ def draw(
 
 
 def _weights(values: FloatArray, maximum: np.float32, temperature: float, min_p: float) -> FloatArray:
-    """exp((values - maximum) / temperature) in place: the best is 1, so nothing overflows (RELIABILITY H21)."""
+    """exp((values - maximum) / temperature) in place: the best is 1, so nothing overflows."""
     weights = np.subtract(values, maximum, out=values)
     if temperature != 1.0:
         weights /= np.float32(temperature)

@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float32]
 logger = logging.getLogger(__name__)
 
 MIN_LOGPROB = -9999.0
-"""What OpenAI reports for a token that has no probability to speak of; keeps JSON finite (RELIABILITY H76)."""
+"""What OpenAI reports for a token that has no probability to speak of; keeps JSON finite."""
 NOTHING = RowOutput()
 NOT_FINITE = "The model produced numbers that are not finite."
 NOT_ALLOWED = "The grammar does not allow any token that the model can write here."

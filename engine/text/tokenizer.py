@@ -35,7 +35,7 @@ class TextTokenizer(Protocol):
 
     def encode(self, text: str, *, guard: str = "", add_special_tokens: bool = False) -> list[int]:
         """Ids of a rendered prompt. Special spellings broken up by ``guard`` become ordinary tokens, and the
-        guard itself disappears (RELIABILITY S12)."""
+        guard itself disappears."""
         ...
 
     def encode_plain(self, text: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 Strict where a mistake would change the prompt silently, lenient where real clients differ: extra keys are
 ignored, an assistant's content may be null or absent, tool results may be parts or null and may lack an id.
-Media parts are refused before anything could be fetched: this server takes text only (RELIABILITY H59).
+Media parts are refused before anything could be fetched: this server takes text only.
 """
 
 from __future__ import annotations

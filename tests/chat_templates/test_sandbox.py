@@ -1,4 +1,4 @@
-"""Templates are untrusted text: escapes raise, loops and strings end early (RELIABILITY H11, H12, H41, S9)."""
+"""Templates are untrusted text: escapes raise, loops and strings end early."""
 
 from __future__ import annotations
 

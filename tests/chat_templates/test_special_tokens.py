@@ -1,4 +1,4 @@
-"""Every special token of a vocabulary, written by a client in any place, becomes ordinary tokens (RELIABILITY S12)."""
+"""Every special token of a vocabulary, written by a client in any place, becomes ordinary tokens."""
 
 from __future__ import annotations
 

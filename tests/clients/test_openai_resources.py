@@ -1,4 +1,4 @@
-"""openai-python's own API-resource tests against this gateway (RELIABILITY C6).
+"""openai-python's own API-resource tests against this gateway.
 
 The sdist of the installed version is fetched once, with pip, into the clients' cache; its tests run in a process of
 their own against a live gateway with a scripted engine. They were written against a mock that answers anything, so two

@@ -1,4 +1,4 @@
-"""Starts that cannot succeed: status other than 0, one line of reason, no traceback, nothing left (RELIABILITY R18)."""
+"""Starts that cannot succeed: status other than 0, one line of reason, no traceback, nothing left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys never share cached prefixes, and one key does, through every layer (RELIABILITY S5, H54, H55)."""
+"""Keys never share cached prefixes, and one key does, through every layer."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def on_two_ranks(path, prompts: list[list[int]], directory: Path) -> tuple[np.nd
     [("qwen3", {}, 50), ("qwen2", {}, 3), ("llama-mqa", {"tie_word_embeddings": True}, 3), ("moe", {}, 3)],
 )
 def test_two_ranks_give_the_logits_of_one(variant, changes, count, tmp_path):
-    """RELIABILITY N6: the same to 1e-5 in float32, and the same bits in every run."""
+    """The same to 1e-5 in float32, and the same bits in every run."""
     path = save(make_model(variant, scale=0.1, vocab_size=200, **changes), tmp_path / "model")
     prompts = [random_tokens(1 + index * 29 % 60, seed=index, vocab=200) for index in range(count)]
     executor = load(path)

@@ -1,4 +1,4 @@
-"""The auth matrix (RELIABILITY S3): every route, every kind of key, odd spellings of Host and path."""
+"""The auth matrix: every route, every kind of key, odd spellings of Host and path."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_load_keys(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("candidate", [b"a" * 40, b"b" * 40, b"c" * 40, b"", b"a" * 39 + b"x", b"x" + b"a" * 39])
 def test_a_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch, candidate: bytes) -> None:
-    """RELIABILITY S4: digests of one length, with hmac.compare_digest, all of them, whichever it is or none."""
+    """Digests of one length, with hmac.compare_digest, all of them, whichever it is or none."""
     compared: list[tuple[bytes, bytes]] = []
     real = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: (compared.append((a, b)), real(a, b))[1])

@@ -1,4 +1,4 @@
-"""The error catalogue (RELIABILITY C8): each error raises the right exception class of the openai SDK."""
+"""The error catalogue: each error raises the right exception class of the openai SDK."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def test_a_reader_that_stalls_is_dropped_and_its_generation_aborted() -> None:
 
 
 def test_a_reader_that_stalls_is_noticed_before_the_kernel_holds_megabytes_and_reset() -> None:
-    """RELIABILITY R11. Loopback would take 4 MB; and after a close it would keep them until the client reads."""
+    """Loopback would take 4 MB; and after a close it would keep them until the client reads."""
     engine = ScriptedEngine(Reply("x" * 1_500_000, chunk=1000), model_info=_huge())
     with serving(engine) as connect, connect() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

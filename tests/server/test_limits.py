@@ -1,4 +1,4 @@
-"""Every ceiling at the limit and one beyond (RELIABILITY S13)."""
+"""Every ceiling at the limit and one beyond."""
 
 from __future__ import annotations
 

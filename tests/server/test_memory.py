@@ -1,4 +1,4 @@
-"""What a request needed is given back, at once (RELIABILITY S1)."""
+"""What a request needed is given back, at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document against the server (RELIABILITY C5): schemathesis makes requests from it, over ASGI.
+"""The OpenAPI document against the server: schemathesis makes requests from it, over ASGI.
 
 CALLGATE_OPENAPI_EXAMPLES sets the number of examples per operation; 2000 is the full run. A 5xx is never allowed.
 """

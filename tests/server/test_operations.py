@@ -83,7 +83,7 @@ async def test_metrics(make_gateway: Callable[..., Any]) -> None:
 
 
 async def test_odd_requests_mint_no_series(gateway: Gateway) -> None:
-    """RELIABILITY H29: labels from closed sets only."""
+    """Labels from closed sets only."""
     await gateway.client.request("GET", "/x")
     await gateway.client.get("/v1/models/y")
     await gateway.chat(USER, model="nope")

@@ -1,4 +1,4 @@
-"""No address that a client writes anywhere is ever called or opened (RELIABILITY S10, H59, H60, H62)."""
+"""No address that a client writes anywhere is ever called or opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wall clock jumps by an hour and by days, both ways: nothing expires early or late (RELIABILITY R20)."""
+"""The wall clock jumps by an hour and by days, both ways: nothing expires early or late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSeek V3 to V4 (F9, F10, F11)."""
+"""DeepSeek V3 to V4."""
 
 from __future__ import annotations
 

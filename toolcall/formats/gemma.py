@@ -1,4 +1,4 @@
-"""``call:NAME{key:value}``: Gemma 4, FunctionGemma (F24, F25)."""
+"""``call:NAME{key:value}``: Gemma 4, FunctionGemma."""
 
 from __future__ import annotations
 

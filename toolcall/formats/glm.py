@@ -1,4 +1,4 @@
-"""``<arg_key>`` and ``<arg_value>``: GLM, Ling, Laguna, Hunyuan (F12, F13)."""
+"""``<arg_key>`` and ``<arg_value>``: GLM, Ling, Laguna, Hunyuan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON in ``<tool_call>``: Qwen2.5, Qwen3, Hermes and many fine-tunes (F1, F2)."""
+"""JSON in ``<tool_call>``: Qwen2.5, Qwen3, Hermes and many fine-tunes."""
 
 from __future__ import annotations
 

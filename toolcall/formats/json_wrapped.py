@@ -1,4 +1,4 @@
-"""JSON calls between markers of their own: one small table each (F20-F23, F28, F30-F36)."""
+"""JSON calls between markers of their own: one small table each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kimi K2 and K3 (F14, F15)."""
+"""Kimi K2 and K3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bare JSON or JSON after ``<|python_tag|>``: Llama 3 and 4 (F5)."""
+"""Bare JSON or JSON after ``<|python_tag|>``: Llama 3 and 4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``[TOOL_CALLS]`` and a JSON list, or a name and JSON: Mistral, Magistral, Devstral (F8)."""
+"""``[TOOL_CALLS]`` and a JSON list, or a name and JSON: Mistral, Magistral, Devstral."""
 
 from __future__ import annotations
 

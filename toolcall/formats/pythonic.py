@@ -1,4 +1,4 @@
-"""Calls as Python: Llama 4 and 3.2, ToolACE, OLMo 3, LFM2 (F6, F7)."""
+"""Calls as Python: Llama 4 and 3.2, ToolACE, OLMo 3, LFM2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``<function=f><parameter=k>v</parameter></function>`` in ``<tool_call>``: Qwen3-Coder and relatives (F3, F4)."""
+"""``<function=f><parameter=k>v</parameter></function>`` in ``<tool_call>``: Qwen3-Coder and relatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same bits for a token, however its prompt was cut, batched, cached or preempted (RELIABILITY N2-N5)."""
+"""The same bits for a token, however its prompt was cut, batched, cached or preempted."""
 
 from __future__ import annotations
 

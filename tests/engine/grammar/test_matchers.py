@@ -179,7 +179,7 @@ def test_compiled_grammars_are_cached_within_a_byte_budget(monkeypatch):
 
 
 def test_white_space_before_a_bare_call_is_read_once():
-    """RELIABILITY S7: the model may write any amount of it. What is wrong in it took hours to find, of the one thread
+    """The model may write any amount of it. What is wrong in it took hours to find, of the one thread
     that computes for everybody; the trigger after it is no call, and the one after white space alone is."""
     spec = GrammarSpec(kind="lark", source=r'start: "{\"name\":" /[0-9]/ "}"', triggers_at_start=('{"name":',))
     for before in (" " * 900 + "x", "]" * 400 + " " * 400 + "x", "\n ,;" * 300 + "x"):

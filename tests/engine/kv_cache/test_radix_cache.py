@@ -72,7 +72,7 @@ def test_a_prefix_that_many_requests_share_outlives_newer_ones():
 
 
 def test_no_false_prefix_hit():
-    """RELIABILITY S6: every hit is a prefix that was stored, token for token, among adversarial neighbours."""
+    """Every hit is a prefix that was stored, token for token, among adversarial neighbours."""
     rng = random.Random(6)
     size = 4
     cache = RadixCache(4096, size)

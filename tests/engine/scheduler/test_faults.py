@@ -1,5 +1,5 @@
-"""RELIABILITY H78, R15: what goes wrong with one request's data ends that request with a safe message, and nothing
-else; what goes wrong with the machine is loud; a wrong page account is repaired in production (H68)."""
+"""What goes wrong with one request's data ends that request with a safe message, and nothing
+else; what goes wrong with the machine is loud; a wrong page account is repaired in production."""
 
 from __future__ import annotations
 

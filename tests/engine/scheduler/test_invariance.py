@@ -1,4 +1,4 @@
-"""RELIABILITY N2-N5, N8, R7: what a request gets does not depend on how it was computed."""
+"""What a request gets does not depend on how it was computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RELIABILITY R9: random requests, aborts, flushes and steps; a dict oracle; every rule after every step."""
+"""Random requests, aborts, flushes and steps; a dict oracle; every rule after every step."""
 
 from __future__ import annotations
 
