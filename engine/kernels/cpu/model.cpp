@@ -1,6 +1,9 @@
 // The composed decoder forward. One region per step; inside it every thread walks the layers together and meets at
 // five barriers a layer when rows are few. A row's arithmetic is the same whatever shares the step (see attention.h and
 // callgate_cpu.h), so chunking, batching and cache state cannot change its bits.
+//
+// Of a prompt's tokens only the last one's logits are wanted: behind the last layer's keys and values the other rows'
+// results would reach nobody, and are not computed.
 #include "model.h"
 
 #include <sys/mman.h>
@@ -23,6 +26,7 @@ constexpr int SCRATCH_ROWS = 1, SCRATCH_ATTENTION = 2;
 constexpr int TILE_ROWS = 256;         // queries (tokens x heads of a group) of one attention task
 constexpr int PRIVATE_ROWS = 4;        // up to so many rows each thread prepares its own copy instead of a barrier
 constexpr int SPLIT_MIN_BLOCKS = 2;    // KV blocks below which a decode is not split
+constexpr size_t HUGE_PAGE = size_t(2) << 20;
 
 struct Layer {
     std::vector<float> attn_norm, ffn_norm, q_norm, k_norm;
@@ -32,6 +36,7 @@ struct Layer {
 
 struct AttentionTask {
     int32_t row, kv_head, first_token, num_tokens, block_begin, block_end;
+    int32_t out;       // row of the attention buffer that the first token's result goes to
     int32_t partial;   // index in `partials` of its first block's state, or -1: finishes by itself
     int32_t partials;  // first part of a row: how many block states of the row follow each other, else 0
     int64_t cost;
@@ -44,8 +49,13 @@ struct Buffer {
     bool reserve(size_t n) {
         if (n <= bytes) return true;
         std::free(data);
-        n = (n + n / 4 + 4095) / 4096 * 4096;
-        data = std::aligned_alloc(4096, n);
+        // Activations are walked down columns of rows: with small pages every row is another one.
+        const size_t page = n >= HUGE_PAGE / 2 ? HUGE_PAGE : 4096;
+        n = (n + n / 4 + page - 1) / page * page;
+        data = std::aligned_alloc(page, n);
+#if defined(MADV_HUGEPAGE)
+        if (data && page == HUGE_PAGE) madvise(data, n, MADV_HUGEPAGE);
+#endif
         bytes = data ? n : 0;
         return data != nullptr;
     }
@@ -77,7 +87,8 @@ struct cg_model {
     size_t pool_bytes = 0;
     int num_pages = 0;
     Buffer x, qkv, attention, rows, wide_rows, rotary, partials, logits, gathered, best;
-    std::vector<AttentionTask> tasks;
+    std::vector<AttentionTask> tasks, last_tasks;  // last_tasks: of the last layer, where it is trimmed
+    bool trimmed = false; // the last layer goes on with the rows whose logits are wanted
     bool fused = false;   // every row has one token: rotary, KV write and attention in one task
     bool split = false;   // some task is a part of a row's blocks
     int profile = CG_PROFILE_OFF;
@@ -218,7 +229,7 @@ void run_task(Walk& w, int layer, const AttentionTask& task, AttentionScratch* s
     if (task.partial < 0) {
         attend(task.block_begin, task.block_end, own_state);
         const size_t width = size_t(c.num_heads) * c.head_dim;
-        m.ops->finish(m.geometry, own_state, task.num_tokens, m.attention.as<float>() + task.first_token * width, width, task.kv_head);
+        m.ops->finish(m.geometry, own_state, task.num_tokens, m.attention.as<float>() + task.out * width, width, task.kv_head);
         return;
     }
     // One state per block, merged later one by one in order: the same sums as a task that runs through the blocks.
@@ -237,11 +248,11 @@ void merge_parts(Walk& w) {
         if (task.partials == 0 || index++ % w.nthreads != w.tid) continue;
         float* state = m.partials.as<float>() + task.partial * part;
         for (int i = 1; i < task.partials; ++i) m.ops->merge(state, state + i * part, group, m.layout.padded_dim);
-        m.ops->finish(m.geometry, state, 1, m.attention.as<float>() + task.first_token * width, width, task.kv_head);
+        m.ops->finish(m.geometry, state, 1, m.attention.as<float>() + task.out * width, width, task.kv_head);
     }
 }
 
-void attention(Walk& w, int layer) {
+void attention(Walk& w, int layer, const std::vector<AttentionTask>& tasks) {
     cg_model& m = w.m();
     const cg_model_config& c = m.config;
     if (!m.fused) {
@@ -255,9 +266,9 @@ void attention(Walk& w, int layer) {
     uint8_t* memory = static_cast<uint8_t*>(
         cg_scratch(m.ctx, w.tid, SCRATCH_ATTENTION, bytes + size_t(TILE_ROWS) * w.s->state_stride * sizeof(float)));
     AttentionScratch* scratch = attention_scratch_init(memory, m.layout, TILE_ROWS);
-    const int slot = layer & 1, count = int(m.tasks.size());
+    const int slot = layer & 1, count = int(tasks.size());
     for (int i = cg_counter_next(m.ctx, slot); i < count; i = cg_counter_next(m.ctx, slot))
-        run_task(w, layer, m.tasks[i], scratch, reinterpret_cast<float*>(memory + bytes));
+        run_task(w, layer, tasks[i], scratch, reinterpret_cast<float*>(memory + bytes));
     w.barrier();
     if (w.tid == 0) cg_counter_reset(m.ctx, slot);
     if (m.split) {
@@ -266,11 +277,24 @@ void attention(Walk& w, int layer) {
     }
 }
 
+// The rows of x whose logits are wanted, to `gathered`.
+void gather_rows(Walk& w) {
+    cg_model& m = w.m();
+    const cg_batch& b = *w.s->b;
+    const size_t hidden = size_t(m.config.hidden_size);
+    int begin, end;
+    w.share(b.num_logits, 1, begin, end);
+    for (int i = begin; i < end; ++i)
+        std::memcpy(m.gathered.as<float>() + i * hidden, m.x.as<float>() + size_t(b.logits_index[i]) * hidden, hidden * 4);
+}
+
 void decoder_layer(Walk& w, int index) {
     cg_model& m = w.m();
     const cg_model_config& c = m.config;
     const Layer& l = m.layers[index];
-    const int n = w.s->b->tokens, hidden = c.hidden_size;
+    const bool trimmed = m.trimmed && index + 1 == c.num_layers;
+    int n = w.s->b->tokens;
+    const int hidden = c.hidden_size;
     const int width = c.num_heads * c.head_dim;
     float* x = m.x.as<float>();
 
@@ -281,8 +305,14 @@ void decoder_layer(Walk& w, int index) {
     w.barrier();
     w.count(CG_OP_QKV);
 
-    attention(w, index);
+    if (trimmed) gather_rows(w);
+    attention(w, index, trimmed ? m.last_tasks : m.tasks);
     w.count(CG_OP_ATTENTION);
+    if (trimmed) {
+        n = w.s->b->num_logits;
+        x = m.gathered.as<float>();
+        if (n == 0) return;
+    }
 
     rows = prepare(w, l.out, m.attention.as<float>(), width, n, nullptr);
     w.count(CG_OP_NORM);
@@ -357,13 +387,11 @@ void finish_step(Walk& w) {
             m.ops->rms_norm(o.hidden + size_t(t) * hidden, x + size_t(t) * hidden, m.final_norm.data(), hidden, m.config.rms_eps);
     }
     if (b.num_logits == 0) return;
-    float* gathered = m.gathered.as<float>();
-    int begin, end;
-    w.share(b.num_logits, 1, begin, end);
-    for (int i = begin; i < end; ++i)
-        std::memcpy(gathered + size_t(i) * hidden, x + size_t(b.logits_index[i]) * hidden, size_t(hidden) * 4);
-    w.barrier();
-    const cg_rows rows = prepare(w, m.head, gathered, hidden, b.num_logits, m.final_norm.data());
+    if (!m.trimmed) {
+        gather_rows(w);
+        w.barrier();
+    }
+    const cg_rows rows = prepare(w, m.head, m.gathered.as<float>(), hidden, b.num_logits, m.final_norm.data());
     w.count(CG_OP_NORM);
     cg_linear_part(m.ctx, m.head, &rows, m.logits.as<float>(), m.config.vocab_size, b.num_logits, 0, w.tid, w.nthreads);
     w.barrier();
@@ -394,7 +422,7 @@ void walk_attention(void* arg, int tid, int nthreads) {
     Walk w{&a->step, tid, nthreads, 0.0};
     rotary_tables(w);
     w.barrier();
-    attention(w, a->layer);
+    attention(w, a->layer, w.m().tasks);
 }
 
 // ---------------------------------------------------------------- planning, outside the region
@@ -445,7 +473,7 @@ void plan(cg_model& m, const cg_batch& b) {
                 const int parts = int((row_blocks + share - 1) / share);
                 for (int p = 0; p < parts; ++p) {
                     const int from = row_blocks * p / parts, to = row_blocks * (p + 1) / parts;
-                    m.tasks.push_back({r, h, begin, 1, from, to, partials + from, p == 0 ? row_blocks : 0, to - from});
+                    m.tasks.push_back({r, h, begin, 1, from, to, begin, partials + from, p == 0 ? row_blocks : 0, to - from});
                 }
                 partials += row_blocks;
                 m.split = true;
@@ -453,13 +481,31 @@ void plan(cg_model& m, const cg_batch& b) {
             }
             for (int t = 0; t < n; t += tile_tokens) {
                 const int count = std::min(tile_tokens, n - t), last = first + t + count;
-                m.tasks.push_back({r, h, begin + t, count, 0, (last + KV_BLOCK - 1) / KV_BLOCK, -1, 0, int64_t(last) * count});
+                m.tasks.push_back({r, h, begin + t, count, 0, (last + KV_BLOCK - 1) / KV_BLOCK, begin + t, -1, 0, int64_t(last) * count});
             }
         }
     }
     m.fused = single && !m.split;
     std::stable_sort(m.tasks.begin(), m.tasks.end(), [](const AttentionTask& x, const AttentionTask& y) { return x.cost > y.cost; });
     m.partials.reserve(size_t(std::max(partials, 1)) * group * (m.layout.padded_dim + LANES) * sizeof(float));
+}
+
+// Attention of the rows whose logits are wanted: the last layer's, where it is trimmed.
+void plan_last(cg_model& m, const cg_batch& b) {
+    const cg_model_config& c = m.config;
+    const int tile_tokens = std::max(1, TILE_ROWS / (c.num_heads / c.num_kv_heads));
+    m.last_tasks.clear();
+    for (int i = 0, count; i < b.num_logits; i += count) {
+        const int token = b.logits_index[i];
+        const int row = int(std::upper_bound(b.cu_seqlens, b.cu_seqlens + b.rows, token) - b.cu_seqlens) - 1;
+        count = 1;
+        while (i + count < b.num_logits && count < tile_tokens && b.logits_index[i + count] == token + count &&
+               token + count < b.cu_seqlens[row + 1])
+            ++count;
+        const int last = b.positions[token] + count;
+        for (int h = 0; h < c.num_kv_heads; ++h)
+            m.last_tasks.push_back({row, h, token, count, 0, (last + KV_BLOCK - 1) / KV_BLOCK, i, -1, 0, int64_t(last) * count});
+    }
 }
 
 bool reserve(cg_model& m, const cg_batch& b) {
@@ -575,6 +621,8 @@ int cg_model_forward(cg_model* m, const cg_batch* batch, cg_output* output) {
     if (!m->head || !m->pool || !valid(*m, *batch)) return CG_EINVAL;
     if (!reserve(*m, *batch)) return CG_ENOMEM;
     plan(*m, *batch);
+    m->trimmed = batch->num_logits < batch->tokens && !output->hidden && !m->fused && !m->split;
+    if (m->trimmed) plan_last(*m, *batch);
     output->logits = m->logits.as<float>();
     Step step{m, batch, output, m->layout.padded_dim + LANES};
     cg_region(m->ctx, walk_step, &step);

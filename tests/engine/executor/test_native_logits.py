@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,6 +91,33 @@ def test_random_batches_and_chunks(driver, alone, seed):
             position[int(name)] += len(tokens)
     for i, expected in enumerate(alone):
         assert torch.equal(torch.cat(done[i]), expected), i
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_logits_of_some_tokens(driver, alone, seed):
+    """Rows whose logits nobody wants are left out of the last layer: the others' bits stay, and so do all pages."""
+    rng = random.Random(seed)
+    sequences = Sequences(driver, seed=seed)
+    half = [len(prompt) // 2 for prompt in PROMPTS]
+    rows = [(str(i), prompt[: half[i]], 0) for i, prompt in enumerate(PROMPTS) if half[i]]
+    batch = sequences.batch(rows)
+    ends = batch.cu_seqlens[1:] - 1
+    spans = [range(max(0, end - rng.choice([0, 3, 40])), end + 1) for end in ends.tolist()]
+    wanted = [
+        [],
+        ends.tolist(),
+        ends[-1:].tolist(),
+        sorted({at for span in spans for at in span}),
+        sorted(rng.sample(range(len(batch.input_ids)), len(rows))),
+        rng.sample(range(len(batch.input_ids)), 3),
+    ][seed]
+    index = np.array(wanted, np.int32)
+    logits = torch.from_numpy(np.array(driver.forward(replace(batch, logits_index=index))))
+    expected = torch.cat([alone[int(name)][: len(tokens)] for name, tokens, _ in rows])
+    assert torch.equal(logits, expected[index.tolist()])
+    for i, prompt in enumerate(PROMPTS):
+        if half[i]:
+            assert torch.equal(sequences.step([(str(i), prompt[half[i] :], half[i])])[0], alone[i][half[i] :])
 
 
 @pytest.mark.parametrize("rows", [2, 5, 16, 64])
