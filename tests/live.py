@@ -1,11 +1,12 @@
-"""A real uvicorn around an application, in a thread of its own, on a free port of the loopback."""
+"""A real uvicorn around an application, in a thread of its own, on a free port of the loopback; waiting for things."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +14,14 @@ import uvicorn
 
 from server.args import ServerArgs
 from server.http_protocol import uvicorn_config
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Returns as soon as the condition holds; fails where it never does, however slow the machine is."""
+    deadline = time.monotonic() + seconds
+    while not condition():  # noqa: ASYNC110 (what is waited for has no event)
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
 
 
 @contextmanager

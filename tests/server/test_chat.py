@@ -13,6 +13,7 @@ import pytest
 from engine.messages import FinishReason
 from engine.sampling.draw import draw
 from tests.fakes import Reply, ScriptedEngine
+from tests.live import eventually
 from tests.server.conftest import Gateway, events
 
 WEATHER = {
@@ -490,10 +491,9 @@ async def test_a_client_that_leaves_aborts_the_generation(make_gateway: Callable
             "server": ("localhost", 80), "root_path": "",
         }  # fmt: skip
         task = asyncio.create_task(gateway.app(scope, receive, send))
-        await asyncio.sleep(0.05)
-        assert engine.running == 1
+        await eventually(lambda: engine.running == 1)
         left.set()
-        await asyncio.wait_for(task, 2)
+        await asyncio.wait_for(task, 20)
     assert engine.running == 0
     assert engine.aborted == 1
     assert bool(sent) == stream

@@ -14,6 +14,7 @@ from engine.messages import FinishReason
 from server import limits
 from server.args import Secret
 from tests.fakes import Reply, ScriptedEngine
+from tests.live import eventually
 from tests.server.conftest import Gateway, events
 from tests.server.test_chat import PARIS, USER, WEATHER
 
@@ -377,10 +378,7 @@ async def test_an_answer_aborted_before_its_first_token_has_its_logprob_fields(
     async with make_gateway(Reply("Hello", chunk=1, hang_after=0)) as gateway:
         body = {"text": "ab", "rid": "r1", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
         task = asyncio.create_task(gateway.client.post("/generate", json=body))
-        for _ in range(1000):
-            if gateway.engine.running:
-                break
-            await asyncio.sleep(0.01)
+        await eventually(lambda: gateway.engine.running == 1)
         await gateway.client.post("/abort_request", json={"rid": "r1"})
         meta = (await task).json()["meta_info"]
     assert meta["finish_reason"]["type"] == "abort"

@@ -15,6 +15,7 @@ from engine.messages import GenerateReqInput
 from engine.sampling_params import SamplingParams
 from server.args import Secret
 from tests.fakes import Reply, ScriptedEngine
+from tests.live import eventually
 
 JUMPS = [-48 * 3600.0, -3600.0, 3600.0, 48 * 3600.0]
 real_time = time.time
@@ -27,11 +28,10 @@ def jump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cal
 
 
 async def test_streams_go_on(make_gateway: Callable[..., Any], jump: Callable[[], None]) -> None:
-    engine = ScriptedEngine(Reply("Hello world", chunk=1, delay=0.02))
+    engine = ScriptedEngine(Reply("Hello world" * 4, chunk=1, delay=0.02))
     async with make_gateway(engine) as gateway:
         streams = [asyncio.create_task(gateway.chat(stream=True)) for _ in range(8)]
-        await asyncio.sleep(0.06)
-        assert engine.running == 8
+        await eventually(lambda: engine.running == 8)
         jump()
         for response in await asyncio.gather(*streams):
             assert response.status_code == 200
