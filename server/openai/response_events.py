@@ -22,40 +22,67 @@ from server.generation import ChoiceDelta, Usage
 
 LogprobWriter = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
 
-_PREFIXES = {"text": "msg_", "reasoning": "rs_", "call": "fc_"}
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a block of one kind is written: the type and the id's prefix of its item, the name of its delta events, the
+    key that its words lie under, and for items with parts the type of the one part and the name of its events."""
+
+    type: str
+    prefix: str
+    delta: str
+    key: str
+    part: str = ""
+    part_event: str = ""
+
+
+_TEXT = Form("message", "msg_", "output_text", "content", "output_text", "content_part")
+_REASONING = Form("reasoning", "rs_", "reasoning_text", "content", "reasoning_text", "content_part")
+_SUMMARY = Form("reasoning", "rs_", "reasoning_summary_text", "summary", "summary_text", "reasoning_summary_part")
+_CALL = Form("function_call", "fc_", "function_call_arguments", "arguments")
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseStyle:
     """fields: what is the same in every state of this response object, in OpenAI's order. relaxations: what of the
-    request's schemas is not enforced."""
+    request's schemas is not enforced. summary: the client reads reasoning as a summary."""
 
     fields: Mapping[str, Any]
     logprobs: LogprobWriter | None = None
     relaxations: Sequence[str] = ()
+    summary: bool = False
 
     def response(self, status: str, output: Sequence[Any] = (), **changes: Any) -> dict[str, Any]:
         return {**self.fields, "status": status, "output": list(output), **changes}
 
+    def form(self, block: Block) -> Form:
+        if block.kind == "text":
+            return _TEXT
+        if block.kind == "reasoning":
+            return _SUMMARY if self.summary else _REASONING
+        return _CALL
+
     def item(self, block: Block, status: str = "") -> dict[str, Any]:
         """An output item; with a status of its own, one that is still empty."""
         fresh = status == "in_progress"
-        head = {"id": item_id(block), "type": _TYPES[block.kind]}
+        form = self.form(block)
+        head = {"id": form.prefix + block.uid, "type": form.type}
         state = {"status": status or ("incomplete" if block.cut else "completed")}
         if block.kind == "call":
-            arguments = "" if fresh else block.text
-            return {**head, **state, "call_id": block.call_id, "name": block.name, "arguments": arguments}
-        content = [] if fresh else [self.part(block)]
+            words = "" if fresh else block.text
+            return {**head, **state, "call_id": block.call_id, "name": block.name, form.key: words}
+        parts = [] if fresh else [self.part(block)]
         if block.kind == "reasoning":
-            return {**head, **state, "summary": [], "content": content}
-        return {**head, **state, "role": "assistant", "content": content}
+            return {**head, **state, "summary": [], "content": [], form.key: parts}
+        return {**head, **state, "role": "assistant", form.key: parts}
 
     def part(self, block: Block, text: str | None = None) -> dict[str, Any]:
-        """The one content part of a message or reasoning item."""
+        """The one part of a message or reasoning item."""
         text = block.text if text is None else text
+        part = {"type": self.form(block).part, "text": text}
         if block.kind == "reasoning":
-            return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.written(block.logprobs)}
+            return part
+        return {**part, "annotations": [], "logprobs": self.written(block.logprobs)}
 
     def written(self, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
         return self.logprobs(logprobs) if self.logprobs is not None and logprobs else []
@@ -68,13 +95,6 @@ class ResponseStyle:
             details = {"reason": "max_output_tokens"}
             return self.response("incomplete", output, incomplete_details=details, usage=usage_dict(usage), **own)
         return self.response("completed", output, completed_at=int(time.time()), usage=usage_dict(usage), **own)
-
-
-_TYPES = {"text": "message", "reasoning": "reasoning", "call": "function_call"}
-
-
-def item_id(block: Block) -> str:
-    return _PREFIXES[block.kind] + block.uid
 
 
 def usage_dict(usage: Usage) -> dict[str, Any]:
@@ -141,11 +161,11 @@ class ResponseEvents:
         return self._flush() or b": keep-alive\n\n"
 
     def opened(self, block: Block) -> None:
-        style = self._style
+        style, form = self._style, self._style.form(block)
         self._event("response.output_item.added", output_index=block.index, item=style.item(block, "in_progress"))
         self._delta_head = self._head(block)
-        if block.kind != "call":
-            self._event("response.content_part.added", **self._at(block), part=style.part(block, ""))
+        if form.part:
+            self._event(f"response.{form.part_event}.added", **self._at(block), part=style.part(block, ""))
 
     def grown(self, block: Block, piece: str, logprobs: Sequence[TokenLogprob]) -> None:
         tail = b""
@@ -157,18 +177,15 @@ class ResponseEvents:
         self._sequence += 1
 
     def closed(self, block: Block) -> None:
-        style = self._style
+        style, form = self._style, self._style.form(block)
+        done = f"response.{form.delta}.done"
         if block.kind == "call":
             if not block.cut:
-                at = {"item_id": item_id(block), "output_index": block.index}
-                self._event("response.function_call_arguments.done", **at, name=block.name, arguments=block.text)
-        elif block.kind == "reasoning":
-            self._event("response.reasoning_text.done", **self._at(block), text=block.text)
-            self._event("response.content_part.done", **self._at(block), part=style.part(block))
+                self._event(done, **self._at(block), name=block.name, **{form.key: block.text})
         else:
-            logprobs = style.written(block.logprobs)
-            self._event("response.output_text.done", **self._at(block), text=block.text, logprobs=logprobs)
-            self._event("response.content_part.done", **self._at(block), part=style.part(block))
+            logprobs = {"logprobs": style.written(block.logprobs)} if block.kind == "text" else {}
+            self._event(done, **self._at(block), text=block.text, **logprobs)
+            self._event(f"response.{form.part_event}.done", **self._at(block), part=style.part(block))
         self._event("response.output_item.done", output_index=block.index, item=style.item(block))
 
     def _begin(self) -> None:
@@ -179,14 +196,14 @@ class ResponseEvents:
 
     def _head(self, block: Block) -> bytes:
         """The bytes of a delta event up to its delta, which are the same for all deltas of a block."""
-        kind = {"text": "output_text", "reasoning": "reasoning_text", "call": "function_call_arguments"}[block.kind]
-        at = {"item_id": item_id(block), "output_index": block.index} if block.kind == "call" else self._at(block)
-        name = f"response.{kind}.delta"
-        return b"event: %b\ndata: %b," % (name.encode(), orjson.dumps({"type": name, **at})[:-1]) + b'"delta":'
+        name = f"response.{self._style.form(block).delta}.delta"
+        data = orjson.dumps({"type": name, **self._at(block)})
+        return b"event: %b\ndata: %b," % (name.encode(), data[:-1]) + b'"delta":'
 
-    @staticmethod
-    def _at(block: Block) -> dict[str, Any]:
-        return {"item_id": item_id(block), "output_index": block.index, "content_index": 0}
+    def _at(self, block: Block) -> dict[str, Any]:
+        form = self._style.form(block)
+        at = {"item_id": form.prefix + block.uid, "output_index": block.index}
+        return {**at, f"{form.key}_index": 0} if form.part else at
 
     def _event(self, kind: str, **fields: Any) -> None:
         data = orjson.dumps({"type": kind, "sequence_number": self._sequence, **fields})

@@ -45,6 +45,7 @@ from server.planner import Conversation, template_kwargs
 from server.responses import json_response, unless_disconnected
 from server.services import Services, body_size
 
+_SUMMARIES = ("auto", "concise", "detailed")
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -179,6 +180,7 @@ class ResponsesHandler:
         return ResponseStyle(
             _fields(asked, self._services.model(asked.model)),
             chat_logprobs(tokenizer) if _wants_logprobs(asked) else None,
+            summary=_summary(asked.reasoning) is not None,
         )
 
 
@@ -202,7 +204,7 @@ def _fields(asked: ResponsesRequest, model: str) -> dict[str, Any]:
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "previous_response_id": asked.previous_response_id,
         "prompt_cache_key": asked.prompt_cache_key,
-        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "reasoning": {"effort": reasoning.get("effort"), "summary": _summary(asked.reasoning)},
         "safety_identifier": asked.safety_identifier,
         "service_tier": "default",
         "store": asked.store is not False,
@@ -229,6 +231,21 @@ def _shape(asked: ResponsesRequest) -> OutputShape:
     if (asked.text or {}).get("format"):
         raise BadRequest("'text.format' and 'structured_outputs' exclude each other.", param="structured_outputs")
     return parse_structured_outputs(asked.structured_outputs)
+
+
+def _summary(reasoning: Mapping[str, Any] | None) -> str | None:
+    """Which summary of the reasoning a client asks for, by either name of the field. There is one kind: the reasoning
+    itself."""
+    for name in ("summary", "generate_summary"):
+        wanted = (reasoning or {}).get(name)
+        if wanted in _SUMMARIES:
+            return str(wanted)
+        if wanted not in (None, "none"):
+            raise BadRequest(
+                f"Invalid value for 'reasoning.{name}': one of {', '.join(_SUMMARIES)} is expected.",
+                param=f"reasoning.{name}",
+            )
+    return None
 
 
 def _effort(reasoning: Mapping[str, Any] | None) -> str | None:

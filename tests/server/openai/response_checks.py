@@ -12,6 +12,7 @@ KINDS = {
     if get_args(kind.model_fields["type"].annotation)
 }
 ENDS = ("response.completed", "response.incomplete", "response.failed")
+_GROWING = ("status", "content", "summary", "arguments", "input")
 DELTAS = {
     "message": "response.output_text",
     "reasoning": "response.reasoning_text",
@@ -76,10 +77,10 @@ def _check_item(events: list[Any], index: int) -> Any:
     assert all(event["output_index"] == index for event in events)
     assert all(event["item_id"] == item["id"] for event in inner)
     assert added["item"]["status"] == "in_progress"
-    assert {k: v for k, v in added["item"].items() if k not in ("status", "content", "arguments")} == {
-        k: v for k, v in item.items() if k not in ("status", "content", "arguments")
+    assert {k: v for k, v in added["item"].items() if k not in _GROWING} == {
+        k: v for k, v in item.items() if k not in _GROWING
     }
-    base = DELTAS[item["type"]]
+    base = "response.reasoning_summary_text" if item.get("summary") else DELTAS[item["type"]]
     pieces = "".join(event["delta"] for event in inner if event["type"] == f"{base}.delta")
     if item["type"] == "function_call":
         assert added["item"]["arguments"] == ""
@@ -91,9 +92,12 @@ def _check_item(events: list[Any], index: int) -> Any:
             assert ends == []
         return item
     opening, *deltas, text_done, part_done = inner
-    assert added["item"]["content"] == []
-    assert all(event["content_index"] == 0 for event in inner)
-    assert opening["type"] == "response.content_part.added"
+    key, parts = (
+        ("summary", "reasoning_summary_part") if opening["type"].count("summary") else ("content", "content_part")
+    )
+    assert added["item"][key] == []
+    assert all(event[f"{key}_index"] == 0 for event in inner)
+    assert opening["type"] == f"response.{parts}.added"
     assert opening["part"] == part_done["part"] | {
         "text": "",
         **({"logprobs": []} if base.endswith("put_text") else {}),
@@ -101,6 +105,6 @@ def _check_item(events: list[Any], index: int) -> Any:
     assert all(event["type"] == f"{base}.delta" for event in deltas)
     assert text_done["type"] == f"{base}.done"
     assert text_done["text"] == pieces == part_done["part"]["text"]
-    assert part_done["type"] == "response.content_part.done"
-    assert item["content"] == [part_done["part"]]
+    assert part_done["type"] == f"response.{parts}.done"
+    assert item[key] == [part_done["part"]]
     return item

@@ -177,6 +177,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "function_call", "call_id": "c", "name": "", "arguments": "{}"}]}, "input[0].name"),
     ({"input": [{"type": "reasoning", "content": [{"type": "reasoning_text"}]}]}, "input[0].content"),
     ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0].summary"),
+    ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
+    ({"reasoning": {"generate_summary": 5}}, "reasoning.generate_summary"),
     ({"background": True}, "background"), ({"conversation": "conv_1"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"),
     ({"thread": {"type": "create"}}, "thread"), ({"max_tokens": 5}, "max_tokens"), ({"n": 2}, "n"),
     ({"response_format": {"type": "json_object"}}, "response_format"), ({"messages": [USER]}, "messages"),

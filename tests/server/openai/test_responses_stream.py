@@ -69,6 +69,33 @@ async def test_a_stream_says_what_the_whole_answer_says(
     assert len(set(call_ids)) == len(call_ids)
 
 
+@pytest.mark.parametrize("asked", [{"summary": "auto"}, {"summary": "detailed"}, {"generate_summary": "concise"}])
+@pytest.mark.parametrize("answer", [ANSWERS["thought"], ANSWERS["thought and calls"], ANSWERS["only thought"]])
+async def test_who_asks_for_a_summary_reads_the_reasoning_there(
+    make_gateway: Callable[..., Any], answer: str, asked: dict[str, str]
+) -> None:
+    async with make_gateway(Reply(answer, chunk=3)) as gateway:
+        streamed = check_stream(await stream(gateway, tools=TOOLS, reasoning=asked))
+        whole = check_response((await ask(gateway, tools=TOOLS, reasoning=asked)).json())
+        again = await ask(gateway, input=[{"role": "user", "content": "hi"}, *whole["output"][:1]])
+        assert again.status_code == 200, again.text
+    assert plain(streamed["output"]) == plain(whole["output"])
+    first = whole["output"][0]
+    assert first["content"] == []
+    assert first["summary"][0]["type"] == "summary_text"
+    assert first["summary"][0]["text"].startswith("Hm")
+    assert whole["reasoning"] == {"effort": None, "summary": next(iter(asked.values()))}
+
+
+@pytest.mark.parametrize("asked", [{}, {"summary": None}, {"summary": "none"}, {"effort": "low"}])
+async def test_who_asks_for_none_reads_it_as_reasoning(make_gateway: Callable[..., Any], asked: Any) -> None:
+    async with make_gateway(Reply(ANSWERS["thought"], chunk=3)) as gateway:
+        streamed = check_stream(await stream(gateway, reasoning=asked))
+    first = streamed["output"][0]
+    assert first["summary"] == []
+    assert first["content"] == [{"type": "reasoning_text", "text": "Hm."}]
+
+
 @pytest.mark.parametrize("limit", [1, 5, 20, 45, 75, 80, 82, 90, 110])
 async def test_cut_answers_are_incomplete_and_hold_no_broken_call(make_gateway: Callable[..., Any], limit: int) -> None:
     async with make_gateway(Reply(ANSWERS["preamble"], chunk=1)) as gateway:
