@@ -19,7 +19,7 @@ from server.http_protocol import uvicorn_config
 async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
     """Returns as soon as the condition holds; fails where it never does, however slow the machine is."""
     deadline = time.monotonic() + seconds
-    while not condition():  # noqa: ASYNC110 (what is waited for has no event)
+    while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
 
