@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from engine.admission import Admission
 from engine.client import EngineError, EngineState, EngineUnavailable, Generator
 from engine.config import EngineConfig
 from engine.ipc import PipeBlocked
@@ -31,7 +32,7 @@ from engine.messages import (
     StatsReq,
     StrRow,
 )
-from engine.req_state import Admission, ReqState
+from engine.req_state import ReqState
 from engine.request_checks import (
     check_ids,
     check_length,
@@ -111,6 +112,8 @@ class TokenizerManager:
             ticket.add_tokens(len(input_ids))
             self._check_ready(inside)
             state = ReqState(request.sampling.n, len(input_ids), ticket)
+            if not inside:
+                ticket.may_leave(state.refuse)
             base = secrets.token_hex(16)
             choices = [choice_request(request, f"{base}-{i}", i, input_ids, max_tokens) for i in range(state.n)]
             try:

@@ -475,6 +475,29 @@ async def test_an_answer_of_many_requests_is_refused_as_a_whole_or_not_at_all():
     await rig.manager.wait_idle()
 
 
+async def test_in_a_flood_those_that_wait_are_told_and_aborted_and_those_that_run_are_not(rig):
+    rows = INFO.max_running_requests
+    running = [(await rig.start())[0] for _ in range(rows)]
+    for request in rig.requests:
+        rig.row(request.rid, "started")
+    with rig.manager.together() as inside:
+        group = asyncio.create_task(collect(inside.generate(GenerateReqInput(text="part of an answer"))))
+        waiting = [(await rig.start(n=n))[0] for n in (1, 3)]
+        rig.manager._admission._flood.now = True
+        for _ in range(2):  # an arrival sends away a few
+            with pytest.raises(EngineUnavailable):
+                await collect(rig.generate())
+        for task in waiting:
+            with pytest.raises(EngineUnavailable) as caught:
+                await task
+            assert (caught.value.status, caught.value.retry_after >= 1) == (503, True)
+        assert sorted(rig.aborts) == sorted(request.rid for request in rig.requests[-4:])
+        assert not any(task.done() for task in (group, *running))
+        rig.manager.detach("dead")
+        await asyncio.gather(group, *running)
+    assert (rig.manager._admission.inside, rig.manager._admission.requests, rig.manager.num_requests) == (0, 0, 0)
+
+
 async def test_n_counts_as_n():
     rig = Rig(max_queued_requests=5)
     task, _ = await rig.start(n=4)
