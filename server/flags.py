@@ -108,7 +108,7 @@ FLAGS = (
     Flag(names=("--log-level",), target="run.log_level", group="http",
          choices=("debug", "info", "warning", "error", "critical"), help="default info"),
     Flag(names=("--log-prompts",), target="server.log_prompts", kind="on", group="http",
-         help="write prompts to the log (off: they never are)"),
+         help="write the prompts of generations to the log (off: none is)"),
     Flag(names=("--tool-finish-reason",), target="server.tool_finish_reason", choices=("tool_calls", "function_call"),
          group="tools", help="finish_reason of answers with calls (default tool_calls)"),
     Flag(names=("--tool-grammar",), target="server.tool_grammar", choices=("on", "strict-only", "off"), group="tools",

@@ -26,7 +26,6 @@ MAX_JSON_STRINGS = 500_000
 MAX_JSON_DEPTH = 512
 """Nesting of the whole body. orjson itself stops at 1024."""
 
-MAX_MODEL_NAME = 512
 MAX_USER_CHARS = 512
 MAX_OUTPUT_TOKENS = (1 << 31) - 1
 """Largest max_tokens that is taken for a number meant by somebody; it is then cut to the context."""

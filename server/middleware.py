@@ -1,8 +1,8 @@
 """The outermost layer: request ids, header checks, errors to JSON, metrics and the access log. Pure ASGI.
 
 One line of JSON per request goes to the logger ``callgate.access``. Client strings in it are cut to 200
-characters and escaped to ASCII, so no request can forge a line or colour a terminal. Prompts and
-keys are never logged.
+characters and escaped to ASCII, so no request can forge a line or colour a terminal. Keys are
+never logged, prompts only where the operator asks for it (server/logs.py).
 """
 
 from __future__ import annotations

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import UnsetType
 from starlette.types import Receive, Scope
 
 from engine.client import EngineClient, EngineUnavailable
+from engine.messages import GenerateReqInput
 from server import body
 from server.args import ServerArgs
 from server.auth import Tenants
 from server.context import RequestContext
 from server.errors import ModelNotFound
 from server.generation import Generation
+from server.logs import log_prompts
 from server.metrics import Metrics
 from server.openai.streaming import Pace
 from server.planner import Plan, Planner
@@ -64,7 +67,13 @@ class Services:
     def tenant(self, context: RequestContext, cache_salt: str | None) -> str:
         return self.tenants.name(context.key_digest, cache_salt or "") if cache_salt else context.tenant
 
+    def log_prompts(self, context: RequestContext, requests: Sequence[GenerateReqInput]) -> None:
+        """What is about to be generated from, where the operator asked for it."""
+        if self.args.log_prompts:
+            log_prompts(context.request_id, requests)
+
     def generation(self, plan: Plan, context: RequestContext) -> Generation:
+        self.log_prompts(context, (plan.request,))
         return Generation(self.engine, plan, self.metrics, context, self.limiter, self.running)
 
     @property

@@ -43,6 +43,7 @@ class TextGeneration:
 
     async def outputs(self) -> AsyncGenerator[tuple[int, GenerateOutput], None]:
         """(prompt, output) of all choices, interleaved. Raises ApiError where the engine fails; RequestAborted."""
+        self.services.log_prompts(self.context, self.requests)
         names = (self.context.request_id, self.context.response_id, *self.ids)
         left = sum(request.sampling.n for request in self.requests)
         try:
@@ -133,10 +134,6 @@ class TextGeneration:
         metrics.prompt_tokens.inc(usage.prompt_tokens)
         metrics.cached_tokens.inc(usage.cached_tokens)
         metrics.completion_tokens.inc(usage.completion_tokens)
-
-    def prompt_usage(self, prompt: int) -> tuple[int, int]:
-        """(prompt tokens, cached tokens) of one prompt, as far as known."""
-        return self._prompts.get(prompt, (0, 0))
 
 
 def _forget(queue: asyncio.Queue[Any]) -> None:

@@ -111,6 +111,34 @@ async def test_metrics_of_an_engine_that_hangs(
         assert time.monotonic() - start < 10
 
 
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body", "prompt"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "say\n<|im_end|> ü"}]}, "say\n<|im_end|> ü"),
+        ("/v1/responses", {"input": "say ü"}, "say ü"),
+        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "say ü"}]}, "say ü"),
+        ("/v1/completions", {"prompt": ["say ü", "say more"]}, "say ü"),
+        ("/generate", {"input_ids": [7, 8, 9]}, [7, 8, 9]),
+    ],
+)
+async def test_prompts_are_logged_where_the_operator_asks_for_it(
+    make_gateway: Callable[..., Any], caplog: pytest.LogCaptureFixture, path: str, body: Any, prompt: Any, asked: bool
+) -> None:
+    async with make_gateway(log_prompts=asked) as gateway:
+        with caplog.at_level(logging.INFO, "callgate.prompts"):
+            response = await gateway.client.post(path, json=body)
+    assert response.status_code == 200
+    lines = [record.getMessage() for record in caplog.records if record.name == "callgate.prompts"]
+    assert len(lines) == asked * len(body.get("prompt", [prompt]))
+    for line in lines[:1]:
+        assert line.isascii()
+        assert "\n" not in line
+        logged = json.loads(line)
+        assert logged["request_id"] == response.headers["x-request-id"]
+        assert prompt in logged["prompt"] if isinstance(prompt, str) else logged["prompt"] == prompt
+
+
 async def test_the_access_log_is_one_escaped_line_of_json(
     make_gateway: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
