@@ -176,11 +176,6 @@ class TokenizerManager:
         self._stats = reply
         return self._stats
 
-    @property
-    def last_stats(self) -> SchedulerStats:
-        """The newest snapshot that the engine pushed, without asking."""
-        return self._stats
-
     # ------------------------------------------------------------ the supervisor's side
 
     def attach(self, info: ModelInfo, send: Callable[[SchedulerInput], None]) -> None:

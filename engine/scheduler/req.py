@@ -87,10 +87,6 @@ class Req:
         return len(self.tokens) - self.prompt_len
 
     @property
-    def output_ids(self) -> list[int]:
-        return self.tokens[self.prompt_len :]
-
-    @property
     def embeds(self) -> bool:
         return self.sampling is None
 

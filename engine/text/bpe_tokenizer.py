@@ -75,12 +75,9 @@ class BPETokenizer:
         self._plain()
 
     def encode(self, text: str, *, guard: str = "", add_special_tokens: bool = False) -> list[int]:
-        pieces = self._split(text, guard, self._pattern)
+        pieces = self._split(text, guard)
         ids = self._encode_pieces(pieces)
         return [*self._facts.prefix_ids, *ids, *self._facts.suffix_ids] if add_special_tokens else ids
-
-    def encode_plain(self, text: str) -> list[int]:
-        return self._encode_pieces(self._split(text, "", self._literal_pattern))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         text = self.vocabulary.join(ids, skip_special_tokens=skip_special_tokens).decode("utf-8", errors="replace")
@@ -103,10 +100,6 @@ class BPETokenizer:
         return _any_of(self.vocabulary.specials)
 
     @cached_property
-    def _literal_pattern(self) -> re.Pattern[str] | None:
-        return _any_of(self.vocabulary.literals)
-
-    @cached_property
     def _added(self) -> Mapping[str, SpecialToken]:
         return {token.text: token for token in (*self.vocabulary.specials, *self.vocabulary.literals)}
 
@@ -114,7 +107,7 @@ class BPETokenizer:
     def _special_id_set(self) -> frozenset[int]:
         return frozenset(self.vocabulary.special_ids.values())
 
-    def _split(self, text: str, guard: str, pattern: re.Pattern[str] | None) -> list[str | int]:
+    def _split(self, text: str, guard: str) -> list[str | int]:
         """Text and added ids in order. A spelling that ``guard`` breaks up does not match; then the guard goes."""
         pieces: list[str | int] = []
         at, strip_next = 0, False
@@ -126,7 +119,7 @@ class BPETokenizer:
             if piece:
                 pieces.append(piece)
 
-        for match in pattern.finditer(text) if pattern else ():
+        for match in self._pattern.finditer(text) if self._pattern else ():
             token = self._added[match[0]]
             add_text(text[at : match.start()], token.lstrip)
             pieces.append(token.token_id)

@@ -38,10 +38,6 @@ class TextTokenizer(Protocol):
         guard itself disappears."""
         ...
 
-    def encode_plain(self, text: str) -> list[int]:
-        """Ids of text in which no spelling is special."""
-        ...
-
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
 
     def id_to_bytes(self, token_id: int) -> bytes:

@@ -11,7 +11,7 @@ tokenizer = ByteTokenizer()
 
 @given(st.text())
 def test_plain_text_round_trips(text):
-    ids = tokenizer.encode_plain(text)
+    ids = tokenizer.encode(text)
     assert all(token < 256 for token in ids)
     assert tokenizer.decode(ids) == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -30,7 +30,6 @@ def test_a_guarded_spelling_is_ordinary_text(special, cut):
     guarded = special[:cut] + "\ue000" + special[cut:]
     ids = tokenizer.encode(f"x{guarded}y", guard="\ue000")
     assert ids == list(f"x{special}y".encode())
-    assert tokenizer.encode_plain(special) == list(special.encode())
 
 
 def test_ids_it_does_not_know():
