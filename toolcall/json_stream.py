@@ -1,8 +1,8 @@
 """One JSON value, validated and copied as it arrives.
 
 What the model wrote is copied byte for byte. The repairs are those that can be made without looking ahead: those of
-strings (toolcall.json_strings), a trailing comma is left out, a missing one before a key is put in, doubled outer
-braces are read as one, and Python spellings (True, None, 'text', tuples, sets) become JSON.
+strings (toolcall.json_strings), a trailing comma is left out, a missing one is put in, doubled outer braces are read as
+one, and the spellings of other languages (True, None, 'text', tuples, sets, undefined) become JSON.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ MAX_WORD = 400
 
 _WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 _OTHER_BASE = re.compile(r"[+-]?0(?:[xX][0-9a-fA-F]{1,16}|[oO][0-7]{1,22}|[bB][01]{1,64})")
-_SPACES = re.compile(r"[ \t\r\n]+")
+_SPACES = re.compile(f"[{SPACE}]+")
+_JSON_SPACE = {ord(char): " " for char in SPACE if char not in " \t\r\n"}
+"""What is white space here, and not in JSON."""
 _ATOM = re.compile(r"[^\s,:;\]})\[{(\"'<>`]+")
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
-_NO_NUMBERS = {word: quote(word) for word in ("NaN", "Infinity", "-Infinity")}
+_OTHER_WORDS = {"TRUE": "true", "FALSE": "false", "NULL": "null", "undefined": "null"}
+_NO_NUMBER = re.compile(r"[+-]?(?:nan|inf(?:inity)?)", re.IGNORECASE)
 """What JSON has no word for is text, as in tags."""
 
 
@@ -45,7 +48,9 @@ def read_atom(lx: Lexer, put: Put, *, python: bool = False) -> Read[None]:
             break
         yield
     word = found.group()
-    text = _WORDS.get(word) or number(word) or _other_base(word) or (None if python else _NO_NUMBERS.get(word))
+    text = _WORDS.get(word) or number(word) or _other_base(word)
+    if text is None and not python:
+        text = _OTHER_WORDS.get(word) or (quote(word) if _NO_NUMBER.fullmatch(word) else None)
     if text is None:
         raise NoCall
     lx.pos = found.end()
@@ -94,10 +99,11 @@ def read_value(
             found = _SPACES.match(buf, pos)
             assert found is not None
             lx.pos = found.end()
+            space = found.group().translate(_JSON_SPACE)
             if frame.comma:
-                frame.comma += found.group()
+                frame.comma += space
             else:
-                put(found.group())
+                put(space)
             continue
         need = frame.need
         if need == "comma":
@@ -162,7 +168,7 @@ def _flush_comma(frame: _Frame, put: Put) -> None:
 
 def _after_value(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
     in_object = frame.closers[-1] == "}}"
-    if char == "," or (char == '"' and in_object):
+    if char == "," or (char == '"' if in_object else char in '"{['):
         lx.pos += char == ","
         frame.comma = "," if char == "," else ", "
         frame.need = "key" if in_object else "value"
@@ -201,7 +207,7 @@ def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable
     if frame.python and (yield from read_python_string(lx, put)):
         begun()
     elif char in "\"'":
-        yield from read_string(lx, put)
+        yield from read_string(lx, put, inner=True)
     else:
         yield from read_atom(lx, put, python=frame.python)
         begun()
@@ -223,7 +229,7 @@ def _open_braces(lx: Lexer, frame: _Frame, put: Put) -> Read[None]:
     put("[" if a_set else "{")
     if atom and not a_set:
         first = [quote(first[0])]
-    for piece in (*space, *first):
+    for piece in ("".join(space).translate(_JSON_SPACE), *first):
         put(piece)
     if a_set:
         frame.closers[-1] = "}]"
@@ -243,7 +249,7 @@ def read_object(lx: Lexer, put: Put, commit: Callable[[], None] | None = None) -
     doubled = (yield from skip_space(lx, held.append)) == "{"
     if doubled:
         lx.pos += 1
-    put("{" if doubled else "{" + "".join(held))
+    put("{" if doubled else "{" + "".join(held).translate(_JSON_SPACE))
     yield from read_value(lx, put, commit, inside=True)
     if doubled and (yield from skip_space(lx)) == "}":
         lx.pos += 1

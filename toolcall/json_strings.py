@@ -1,7 +1,7 @@
 """One quoted string, copied as it arrives, with the repairs that need no looking ahead.
 
 Raw control characters are escaped, a backslash that begins no escape is doubled, an apostrophe in front of a letter
-ends nothing (``'it's'``); Python's escapes become JSON's.
+ends nothing (``'it's'``), nor do quotes in front of a word (``"say "hi" to"``); Python's escapes become JSON's.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import re
 from collections.abc import Callable
 
 from toolcall.json_text import encodable, escape
-from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, peek, skip_space, until
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, peek, skip_space, until
 
 _RUN = {q: re.compile(rf'[^{q}"\\\x00-\x1f]+') for q in "\"'"}
 _FULL = {q: run.fullmatch for q, run in _RUN.items()}
 _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
 _PREFIX = re.compile(r"([rRuUfF]{0,2})([\"']?)")
+_BEHIND = SPACE + ',:;}])[{<+`"'
+"""What may stand behind the quote that ends a string, or behind a string where nothing should stand."""
+_BEHIND_PYTHON = _BEHIND + "'.%*=!"
 _PYTHON_ESCAPES = {"a": "\\u0007", "v": "\\u000b", "\n": "", "x": "", "U": "", **dict.fromkeys("01234567", "")}
 
 
@@ -30,7 +33,7 @@ def read_python_string(lx: Lexer, put: Put) -> Read[bool]:
     while prefix is not None:
         lx.pos += len(prefix)
         formatted, raw = "f" in prefix.lower(), "r" in prefix.lower()
-        yield from read_string(lx, _inside(put, formatted), quick=not formatted, python=True, raw=raw)
+        yield from read_string(lx, _inside(put, formatted), quick=not formatted, python=True, raw=raw, inner=True)
         if (yield from skip_space(lx)) == "" and lx.cut:
             raise NoCall
         prefix = yield from _prefix(lx)
@@ -63,11 +66,14 @@ def _inside(put: Put, formatted: bool) -> Put:
     return take
 
 
-def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False, raw: bool = False) -> Read[None]:
+def read_string(
+    lx: Lexer, put: Put, *, quick: bool = True, python: bool = False, raw: bool = False, inner: bool = False
+) -> Read[None]:
     """A quoted string, put as a JSON string with its quotes. Stands on the opening quote.
 
     quick: put may be called for text that the lexer has not seen. python: three quotes may stand for one.
-    raw: a backslash is itself, and a quote behind it does not end the string.
+    raw: a backslash is itself, and a quote behind it does not end the string. inner: so are two quotes, the first of
+    which stands in front of a word, where the end of the string could not stand.
     """
     mark = lx.buf[lx.pos]
     lx.pos += 1
@@ -82,6 +88,8 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False
         yield from _read_triple(lx, put, mark * 3, raw)
         return
     run, full = _RUN[mark].match, _FULL[mark]
+    behind = (_BEHIND_PYTHON if python else _BEHIND) if inner else ""
+    opened = False
     put('"')
     while True:
         found = run(lx.buf, lx.pos)
@@ -100,10 +108,23 @@ def read_string(lx: Lexer, put: Put, *, quick: bool = True, python: bool = False
             yield from _read_raw_pair(lx, put) if raw else _read_escape(lx, put, python)
             continue
         lx.pos += 1
-        if char == mark and not (mark == "'" and (yield from peek(lx)).isalnum()):
+        if char != mark:
+            put(escape(char))
+        elif mark == "'" and (yield from peek(lx)).isalnum():
+            put(char)
+        elif mark == '"' and behind and (opened or (yield from _opens_inner(lx, behind, python))):
+            opened = not opened
+            put('\\"')
+        else:
             put('"')
             return
-        put(escape(char) if char != mark else char)
+
+
+def _opens_inner(lx: Lexer, behind: str, python: bool) -> Read[bool]:
+    after = yield from peek(lx)
+    if not after or after in behind:
+        return False
+    return not python or (yield from _prefix(lx)) is None
 
 
 def _read_raw_pair(lx: Lexer, put: Put) -> Read[None]:
@@ -190,7 +211,7 @@ def _hex_prefix(text: str, pos: int) -> bool:
 def read_text(lx: Lexer, accept: Callable[[str], bool] | None = None) -> Read[str]:
     """A quoted string, decoded. accept: asked for the text so far after each character; False is NoCall there."""
     parts: list[str] = []
-    put: Put = parts.append if accept is None else checked(lx, parts, lambda text: accept(text[1:]))
+    put: Put = parts.append if accept is None else checked(lx, parts, lambda text: "\\" in text or accept(text[1:]))
     yield from read_string(lx, put, quick=accept is None)
     return str(json.loads("".join(parts)))
 

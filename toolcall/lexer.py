@@ -16,12 +16,14 @@ Read = Generator[None, None, T]
 Put = Callable[[str], Any]
 Run = Callable[[str], Any]
 
-SPACE = " \t\r\n"
+SPACE = " \t\r\n\v\f\x1c\x1d\x1e\x1f\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200C)))
+SPACE += "\u2028\u2029\u202f\u205f\u3000\ufeff"
+"""White space around what calls are made of: models put there whatever their language has."""
 STRIDE = 4_096
 """How far ahead a reader looks for markers at a time."""
 QUIET_STRIDE = 64
 """The same for a reader whose put may raise."""
-_SPACE_RUN = re.compile(r"[ \t\r\n]+")
+_SPACE_RUN = re.compile(f"[{SPACE}]+")
 
 
 class NoCall(Exception):

@@ -13,7 +13,7 @@ from toolcall.events import (
     ToolCallStart,
 )
 from toolcall.ids import IdFactory
-from toolcall.lexer import NoCall
+from toolcall.lexer import SPACE, NoCall
 from toolcall.schema import Tool, ToolSet
 
 
@@ -33,7 +33,7 @@ class Channel:
         """A closing token was the last that came: white space behind it is layout unless text follows."""
 
     def put(self, text: str) -> None:
-        body = text.rstrip()
+        body = text.rstrip(SPACE)
         if not body:
             self._held += text
             self.tail += "" if self._closed else text
@@ -43,7 +43,7 @@ class Channel:
         self._held = self.tail = text[len(body) :]
         if self.empty:
             if self.drop_leading:
-                piece = piece.lstrip()
+                piece = piece.lstrip(SPACE)
             self.empty = False
         self._parts.append(piece)
 

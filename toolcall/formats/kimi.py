@@ -30,7 +30,7 @@ KIMI_K2 = Format(
     bare=(
         Block(
             opener="",
-            bodies=(replace(_CALLS, call_open=""),),
+            bodies=(replace(_CALLS, call_open="", bare=True),),
             closers=_SECTION_ENDS,
             triggers=string.ascii_letters + "_",
             rescued=True,

@@ -118,7 +118,7 @@ class Block:
         if not all(firsts) or self.keep_opener:
             return None
         begins = "|".join([*firsts, *(re.escape(w[:2]) for w in (*self.closers, *self._inner.words))])
-        return re.compile(rf"[ \t\r\n]*+(?!{begins})[^ \t\r\n](?s:.)")
+        return re.compile(rf"[{SPACE}]*+(?!{begins})[^{SPACE}](?s:.)")
 
     def hopeless(self, text: str, pos: int) -> bool:
         """Whether the text behind the opener cannot be a call, by its first two characters. Only saves time: reading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toolcall.json_stream import read_atom, read_bare_key, read_object, read_value
+from toolcall.json_stream import decode_all, read_atom, read_bare_key, read_object, read_value
 from toolcall.json_strings import read_text
 from toolcall.json_text import encodable, is_object
 from toolcall.lexer import Lexer, NoCall, Read, peek, second, skip_space
@@ -136,10 +136,13 @@ def read_arguments(lx: Lexer, call: CallWriter) -> Read[None]:
         return
     if char and char in "\"'":
         text = yield from read_text(lx)
-        empty = text.strip() in ("", "null")
-        if not empty and not is_object(text):
+        if text.strip() in ("", "null"):
+            text = "{}"
+        elif not is_object(text):
+            text = decode_all(read_object, text) or ""
+        if not is_object(text):
             raise NoCall
-        call.put("{}" if empty else encodable(text))
+        call.put(encodable(text))
     elif char == "[":
         lx.pos += 1
         if (yield from skip_space(lx)) != "]":

@@ -25,7 +25,8 @@ _STEM = re.compile(r"^(?:functions|tools)[.:/_]")
 
 @dataclass(frozen=True)
 class KimiCalls:
-    """call_open ID arguments_open ARGUMENTS close. call_open: "" for calls that have lost it.
+    """call_open ID arguments_open ARGUMENTS close. call_open: "" for calls that have lost it. bare: nor does anything
+    else say that it is a call: a name alone counts only in front of arguments that it has.
 
     arguments_open may be missing in front of an object. Where the id holds no declared name (an id of another provider,
     a bare number, nothing) the arguments are read first: they may be a whole call object, or fit exactly one tool. An
@@ -35,6 +36,7 @@ class KimiCalls:
     call_open: str
     arguments_open: str
     close: str
+    bare: bool = False
     foreign: bool = False
 
     @cached_property
@@ -84,6 +86,8 @@ class KimiCalls:
                 raise NoCall
             if char != "<":
                 yield from read_arguments(lx, call)
+            if self.bare and word == "{" and not names_a_tool(header) and not _has(call):
+                raise NoCall
             call.end()
         yield from skip_space(lx)
         yield from at_marker(lx, self._closing)
@@ -111,6 +115,12 @@ class KimiCalls:
         call.rescued = True
         call.commit()
         call.end()
+
+
+def _has(call: CallWriter) -> bool:
+    """Whether the tool has the arguments, and there are some."""
+    found = json.loads("".join(call.parts))
+    return call.tool is not None and bool(found) and found.keys() <= call.tool.keys
 
 
 def name_in_id(text: str, tools: ToolSet) -> str | None:

@@ -18,6 +18,9 @@ _KEY = re.compile(r"\w+")
 _NAME = re.compile(r"[\w.-]*")
 _BEHIND = ("", ",", ";", "]", "`", *string.ascii_letters, "_")
 """What may stand behind a call that nothing marks as one: what goes on with the list, or ends it."""
+_BEHIND_LIST = re.compile(r"\][ \t]*+[^ \t](?s:.)")
+_GOES_ON = re.compile(r"\](?:[(:=]|\.\w|\[(?:[0-9]|[^\w\[{\s])|[ \t]*+[+*/%&|^=])")
+"""A list that is a link, is looked into, called or reckoned with."""
 _STARS = Markers(("**",))
 _PAREN = Markers(("(",))
 _EQUALS = Markers(("=",))
@@ -56,7 +59,7 @@ class PythonCalls:
         call.named(name if call.declares(name) else _without_method(name))
         lx.pos += 1
         yield from read_keywords(lx, call)
-        if options.rescued and (yield from skip_space(lx)) not in _BEHIND:
+        if options.rescued and not (yield from _ends_here(lx)):
             raise NoCall
         call.end()
 
@@ -65,6 +68,17 @@ class PythonCalls:
             raise NoCall
         lx.pos += 1
         yield from read_keywords(lx, CallWriter(out, hold=True, rescued=False))
+
+
+def _ends_here(lx: Lexer) -> Read[bool]:
+    """Whether a call that nothing marks as one is all that is written here."""
+    char = yield from skip_space(lx)
+    while char == "]":
+        rest = lx.buf[lx.pos : lx.pos + 64]
+        if _BEHIND_LIST.match(rest) is not None or len(rest) == 64 or lx.at_end():
+            return _GOES_ON.match(rest) is None
+        yield
+    return char in _BEHIND
 
 
 def _in_name(lx: Lexer) -> Put:
