@@ -14,7 +14,8 @@ from engine.config import EngineConfig
 from engine.executor.executor import RowOutput, StepOutput
 from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.executor.kv_budget import kv_pages
-from engine.executor.native_weights import LinearPacker, PackedLinears, load_linears, pack_path
+from engine.executor.native_weights import LinearPacker
+from engine.executor.packed_file import PackedLinears, load_linears, pack_path
 from engine.kernels.cpu.build import BuildUnavailable, build
 from engine.kernels.cpu.model import CModelConfig, NativeModel, NativeModelError, open_library
 from engine.platform.host import available_memory, total_memory

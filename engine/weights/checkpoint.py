@@ -70,6 +70,13 @@ class Checkpoint:
         if found != wanted if wanted is not None else found in PACKED_TYPES:
             raise WeightsError(f"{source}: tensor {name} has dtype {found}, expected {wanted or 'floats'}")
 
+    def permissions(self) -> int:
+        """Mode bits that all files of it have: who may read and write it."""
+        bits = 0o666
+        for file in self._files:
+            bits &= file.path.stat().st_mode
+        return bits
+
     def tensor_names(self) -> tuple[str, ...]:
         """Exactly the tensors that this config's model has, in the order of its layers."""
         return tuple(self._tensors)

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.executor import native_executor, native_weights
+from engine.executor import native_executor, native_weights, packed_file
 from engine.executor.kv_budget import KVMemoryError
 from engine.executor.native_executor import refuses
-from engine.executor.native_weights import pack_path
+from engine.executor.packed_file import pack_path
 from engine.kernels.cpu.build import BuildUnavailable
 from engine.kv_cache.manager import KVCacheManager
 from engine.sampling.sampler import Sampler
@@ -244,7 +244,7 @@ def test_a_damaged_packed_copy_is_made_anew(path, tmp_path, damage):
 @pytest.mark.parametrize("page", [64, 1 << 12])
 def test_a_packed_copy_is_written_in_whole_aligned_pages(path, tmp_path, monkeypatch, page):
     """Only a file written like that lies in the page cache in large pages."""
-    monkeypatch.setattr(native_weights, "HUGE_PAGE", page)
+    monkeypatch.setattr(packed_file, "HUGE_PAGE", page)
     rng = random.Random(page)
     pieces = [rng.randbytes(size) for size in (0, 1, page - 2, 1, 1, page, 3 * page, 2 * page + 5, page - 5, 7)]
     writes: list[bytes] = []
@@ -255,7 +255,7 @@ def test_a_packed_copy_is_written_in_whole_aligned_pages(path, tmp_path, monkeyp
             writes.append(taken)
             return len(taken)
 
-    out = native_weights.HugePageWriter(File())
+    out = packed_file.HugePageWriter(File())
     for piece in pieces:
         out.write(piece)
     out.flush()
