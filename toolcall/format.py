@@ -55,8 +55,9 @@ class Format:
     @cached_property
     def rescue_tables(self) -> Tables:
         """The format's own ways first, then those of toolcall.rescue."""
-        blocks = (*self.blocks, *rescue.anywhere_blocks())
-        return build_tables(blocks, (*self.bare, *rescue.bare_blocks()), self._layout)
+        blocks = (*map(rescue.with_foreign, self.blocks), *rescue.anywhere_blocks())
+        own = tuple(body for block in self.blocks if block.keep_opener for body in block.bodies)
+        return build_tables(blocks, (*self.bare, *rescue.bare_blocks(own)), self._layout)
 
     @cached_property
     def text_tables(self) -> Tables:

@@ -17,7 +17,7 @@ from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, skip_
 from toolcall.output import Channel, Output
 from toolcall.reasoning import is_open
 from toolcall.schema import NO_TOOLS, ToolSet
-from toolcall.syntax.block import Block, Options
+from toolcall.syntax.block import Block, EmptyBlock, Options
 from toolcall.syntax.messages import MessageProtocol, Settings
 
 EngineFinish = Literal["stop", "length"]
@@ -215,6 +215,10 @@ class OutputParser:
         except NoCall as no_call:
             certain = bool(block.opener) or self._out.call_is_named
             self._out.drop_call()
+            special = self._format.own_markers_special and block.opener and not block.rescued
+            if special and isinstance(no_call, EmptyBlock):
+                lx.unmark()
+                return True
             if self._out.calls_ended - before:
                 self._open_closers = block.closers
             if self._out.calls_ended - before or no_call.moved:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolcall.syntax import Block, Body, JsonCalls, PythonCalls, TaggedCalls
+from toolcall.syntax.block import FENCES
 
-FENCES = ("```json", "```JSON", "```tool_call", "```tool_code", "```")
 _JSON = JsonCalls()
 FUNCTION_TAGS = TaggedCalls(
     call_open="<function=",
@@ -32,15 +32,16 @@ FUNCTION_TAGS = TaggedCalls(
     object_body=True,
 )
 INVOKE_TAGS = TaggedCalls(
-    call_open="<invoke name=",
+    call_open="<invoke ",
     name_end=">",
     self_close="/>",
-    param_open="<parameter name=",
+    param_open="<parameter ",
     key_end=">",
     value_close="</parameter>",
     trim_newlines=False,
     call_close="</invoke>",
     next_open=("<invoke", "</function_calls>", "</tool_calls>", "</tool_call>", "</minimax:tool_call>"),
+    object_body=True,
 )
 ARGUMENT_TAGS = TaggedCalls(
     call_open="",
@@ -77,14 +78,31 @@ _WRAPPERS = (
     ("<|python_tag|>", ""),
     ("[TOOL_CALLS]", ""),
 )
+_PYTHON = PythonCalls(foreign=True)
 STRAYS = (">", ",", ".", ":", ";")
 """One character before the object: what is left of an opener, or of a separator, that the model began with."""
 
 
-def bare_blocks() -> tuple[Block, ...]:
-    """Read where a call may stand."""
+def with_foreign(block: Block) -> Block:
+    """The block of a family with the ways of others behind its own: in a fence, as JSON, tags or, where a closer ends
+    it, Python."""
+    if block.keep_opener or len(block.opener) < 2 or block.opener in FENCES:
+        return block
+    have = {_kind(body) for body in block.bodies}
+    others = (*FOREIGN_BODIES, *((_PYTHON,) if block.closers else ()))
+    return replace(block, bodies=(*block.bodies, *(b for b in others if _kind(b) not in have)), fences=True)
+
+
+def _kind(body: Body) -> tuple[type, str]:
+    return type(body), body.call_open if isinstance(body, TaggedCalls) else ""
+
+
+def bare_blocks(own: tuple[Body, ...]) -> tuple[Block, ...]:
+    """Read where a call may stand. own: how the family writes calls, which may stand in another's mark too."""
     late = ("</tool_call>",)
-    bodies = (_JSON, FUNCTION_TAGS, INVOKE_TAGS)
+    bodies: tuple[Body, ...] = (_JSON, FUNCTION_TAGS, INVOKE_TAGS)
+    have = {_kind(body) for body in bodies}
+    bodies = (*(b for b in own if isinstance(b, TaggedCalls) and _kind(b) not in have), *bodies)
     objects = tuple(
         Block(opener=o, bodies=(_JSON,), closers=late, rescued=True, hold=True, strict=True, triggers=o or "{")
         for o in ("", *STRAYS)

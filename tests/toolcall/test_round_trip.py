@@ -156,3 +156,31 @@ def test_tools_and_parameters_named_like_a_format_s_own_words(name: str) -> None
             assert [(c.name, json.loads(c.arguments)) for c in answer.tool_calls] == calls
             assert not answer.content.strip()
             assert not any(call.rescued for call in answer.tool_calls)
+
+
+def own_marks(name: str) -> list[str]:
+    """All strings of a format: those of its blocks and of the calls inside."""
+    fmt = toolcall.get_format(name)
+    words = {word for block in (*fmt.blocks, *fmt.bare) for word in block.marks}
+    bodies = [body for block in fmt.blocks for body in block.bodies if not body.foreign]
+    tags = ("value_close", "value_open", "param_open", "key_end", "call_close", "quote_mark")
+    return sorted(word for word in words | {getattr(b, tag, "") for b in bodies for tag in tags} if word)
+
+
+@pytest.mark.parametrize("name", sorted(set(RENDERERS) - {"minimax_m3", "functiongemma"}))
+def test_a_format_s_own_marks_inside_a_json_value_come_back(name: str) -> None:
+    """Whatever mark, and whatever mark behind it: in an object's strings all of them are data. Gemma's keys have no
+    quotes, and its quotes are a mark."""
+    schema = {"type": "object", "properties": {"options": {"type": "object"}, "path": {"type": "string"}}}
+    tools = [{"name": "put", "parameters": schema}]
+    marks = own_marks(name)
+    rng = random.Random(name)
+    for mark in marks:
+        text = mark + rng.choice(["", "\n", " "]) + rng.choice(marks) + rng.choice(marks)
+        for value in ({"k": text, "n": [text, 1]}, {text: text}, {"a": "\\", "b": f'"{text}"'}):
+            if name == "gemma4" and ('<|"|>' in text or text in value):
+                continue
+            calls: list[Call] = [("put", {"options": value, "path": "a"}), ("put", {})]
+            rendered = RENDERERS[name](calls)
+            for pieces in ([rendered], list(rendered)):
+                assert same_calls(read_back(name, rendered, tools, pieces), calls), rendered

@@ -1,4 +1,4 @@
-"""What models are reported to write instead of their format, and what is made of it: tests/data/toolcall_variants.jsonl.
+"""What models are reported to write instead of their format, and what is made of it: tests/data/toolcall_variants*.jsonl.
 
 Missing, doubled and misspelt marks, marks inside values, other families' ways, drafts: under every chunking.
 """
@@ -14,11 +14,11 @@ import pytest
 import toolcall
 from tests.cases.text_cases import check
 
-FILE = Path(__file__).parents[1] / "data/toolcall_variants.jsonl"
-CASES = [json.loads(line) for line in FILE.read_text("utf-8").strip().split("\n")]
+FILES = sorted((Path(__file__).parents[1] / "data").glob("toolcall_variants*.jsonl"))
+CASES = [json.loads(line) for file in FILES for line in file.read_text("utf-8").strip().split("\n")]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[f"{index}-{case['id']}" for index, case in enumerate(CASES)])
 def test_variant(case: dict[str, Any]) -> None:
     assert not check(case)
 

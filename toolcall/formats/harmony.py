@@ -28,8 +28,8 @@ GPT_OSS = Format(
 _WRAPPER = ("<atem:function_calls>", "</atem:function_calls>")
 _CALLS = replace(
     INVOKE,
-    call_open="<atem:invoke name=",
-    param_open="<atem:parameter name=",
+    call_open="<atem:invoke ",
+    param_open="<atem:parameter ",
     value_close="</atem:parameter>",
     call_close="</atem:invoke>",
     next_open=("<atem:invoke", _WRAPPER[1]),

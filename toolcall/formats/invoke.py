@@ -72,8 +72,8 @@ _STEP_CALL, _STEP_CALL_END = "<｜tool_call_begin｜>", "<｜tool_call_end｜>"
 _STEP_INNER = (f"{_STEP_CALL}function<｜tool_sep｜>", _STEP_CALL, _STEP_CALL_END)
 _STEP_CALLS = replace(
     INVOKE,
-    call_open="<steptml:invoke name=",
-    param_open="<steptml:parameter name=",
+    call_open="<steptml:invoke ",
+    param_open="<steptml:parameter ",
     value_close="</steptml:parameter>",
     call_close="</steptml:invoke>",
     next_open=("<steptml:invoke", _STEP_CALL_END, _STEP_SECTION_END),
@@ -98,21 +98,24 @@ STEP3 = Format(
 )
 
 _FUNCTION = TaggedCalls(
-    call_open="<function name=",
+    call_open="<function ",
     name_end=">",
     self_close="/>",
-    param_open="<param name=",
+    param_open="<param ",
+    param_opens=("<param=", "<parameter ", "<parameter="),
     key_end=">",
     value_close="</param>",
+    value_closes=("</parameter>",),
     trim_newlines=False,
     call_close="</function>",
-    next_open=("<function name=",),
-    cdata=True,
+    next_open=("<function ",),
+    xml=True,
+    object_body=True,
 )
 MINICPM5 = Format(
     name="minicpm5",
     families="MiniCPM5",
-    blocks=(Block(opener="<function name=", keep_opener=True, bodies=(_FUNCTION,)),),
+    blocks=(Block(opener=_FUNCTION.call_open, keep_opener=True, bodies=(_FUNCTION,)),),
     end_tokens=("<|im_end|>",),
     reasoning="qwen3",
     template_signs=("<function name=", "<param name="),

@@ -13,7 +13,10 @@ INTERNLM = Format(
     name="internlm",
     aliases=("interns1", "intern-s1", "internlm2"),
     families="InternLM 2 and 3, Intern-S1",
-    blocks=(Block(opener="<|action_start|>", inner=("<|plugin|>",), bodies=(_JSON,), closers=("<|action_end|>",)),),
+    blocks=(
+        Block(opener="<|action_start|>", inner=("<|plugin|>",), bodies=(_JSON,), closers=("<|action_end|>",)),
+        Block(opener="<|plugin|>", bodies=(_JSON,), closers=("<|action_end|>",)),
+    ),
     end_tokens=("<|im_end|>",),
     reasoning="qwen3",
     own_markers_special=True,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from toolcall.format import Format
-from toolcall.rescue import FENCES, FOREIGN_BODIES, bare_list
+from toolcall.rescue import FOREIGN_BODIES, bare_list
 from toolcall.syntax import Block, JsonCalls, PythonCalls
+from toolcall.syntax.block import FENCES
 
 _CALLS = PythonCalls()
 _LIST = Block(opener="[", bodies=(PythonCalls(in_list=True),), closers=("]",), listed=True)

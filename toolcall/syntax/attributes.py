@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from toolcall.schema import ANY, STRING, ParamType
 
@@ -11,16 +12,23 @@ _TYPE = re.compile(r"""\b(string|type)\s*=\s*["']?(\w+)""")
 _UNQUOTED = re.compile(r"(\S+)(\s+\w+\s*=.*)", re.DOTALL)
 
 
-def first_attribute(header: str) -> tuple[str, str]:
+def _unknown(name: str) -> bool:
+    return False
+
+
+def first_attribute(header: str, known: Callable[[str], bool] = _unknown) -> tuple[str, str]:
     """``"a" x="y"`` -> ("a", ' x="y"'); text without quotes is all name, up to an attribute. ``name=`` before it is a
-    label."""
+    label. A name that is known as it stands means itself."""
+    if known(header):
+        return header, ""
     plain = _LABEL.sub("", header, count=1)
     if plain[:1] in ('"', "'"):
         name, _, rest = plain[1:].partition(plain[0])
-        return unescape(name), rest
-    found = _UNQUOTED.fullmatch(plain)
-    name, rest = found.groups() if found is not None else (plain, "")
-    return unescape(name.rstrip()), rest
+    else:
+        found = _UNQUOTED.fullmatch(plain)
+        name, rest = found.groups() if found is not None else (plain, "")
+        name = name.rstrip()
+    return name if known(name) else unescape(name), rest
 
 
 def may_be_label(header: str) -> bool:

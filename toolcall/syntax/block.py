@@ -8,8 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
-from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, peek
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, peek, second
 from toolcall.output import Output
+
+FENCES = ("```json", "```JSON", "```tool_call", "```tool_code", "```")
+
+
+class EmptyBlock(NoCall):
+    """A whole block without any call, which ends here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class Block:
     opener is part of the first call and the body reads it again.
 
     closers: what may end it. between: characters that separate calls. inner: markers between calls that are layout.
-    leftovers: the same, but only behind a call: closers that it has had already.
+    leftovers: the same, but only behind a call: closers that it has had already. fences: calls may stand in a fence.
     rescued: the block is none of the format's own. hold, strict: see Options. single: one call only. listed: one of
     several calls may name an undeclared tool; in brackets that is so anyway.
     triggers: for a bare block without opener, the characters that its calls begin with.
@@ -82,6 +88,7 @@ class Block:
     between: str = SPACE + ",;"
     inner: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
+    fences: bool = False
     rescued: bool = False
     hold: bool = False
     strict: bool = False
@@ -95,7 +102,7 @@ class Block:
 
     @cached_property
     def _inner(self) -> Markers:
-        return Markers((*self.inner, self._again))
+        return Markers((*self.inner, self._again, *(FENCES if self.fences else ())))
 
     @cached_property
     def _again(self) -> str:
@@ -103,8 +110,10 @@ class Block:
         return self.opener if not self.keep_opener and len(self.opener) > 1 else ""
 
     @cached_property
-    def _behind(self) -> Markers:
-        return Markers((*self.inner, *self.leftovers))
+    def _behind(self) -> tuple[Markers, Markers]:
+        """What is layout behind a call: outside and inside a fence."""
+        words = (*self.inner, *self.leftovers)
+        return Markers(words), Markers((*words, "```"))
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
@@ -132,19 +141,21 @@ class Block:
         or one too many, and never text.
         """
         count = 0
-        moved = False
+        moved = fence = False
         in_list = self.listed
         start = lx.consumed - len(self.opener) * (not self.keep_opener)
         while True:
             if count or moved:
                 lx.mark()
                 start = lx.consumed
-            yield from self._skip_between(lx, count or moved)
+            fence = yield from self._skip_between(lx, count or moved, fence)
             if self.closers and (yield from at_marker(lx, self._closing)) is not None:
                 if not count:
-                    raise NoCall(idle=not moved, moved=moved)
+                    raise NoCall(moved=True) if moved else EmptyBlock(idle=True)
                 lx.unmark()
                 return True
+            if not (count or moved) and (yield from self._is_empty(lx)):
+                raise EmptyBlock(idle=True)
             in_list = in_list or lx.buf[lx.pos : lx.pos + 1] == "["
             body = yield from self._choose(lx, options)
             if body is None:
@@ -190,19 +201,29 @@ class Block:
         out.content.put(lx.buf[lx.pos : lx.pos + read])
         lx.pos += read
 
-    def _skip_between(self, lx: Lexer, behind: int) -> Read[None]:
-        skip, layout = (self.between, self._behind) if behind else (SPACE, self._inner)
+    def _is_empty(self, lx: Lexer) -> Read[bool]:
+        """Whether the calls are an empty list, which is consumed, with the closer of the block."""
+        if lx.buf[lx.pos : lx.pos + 1] != "[" or (yield from second(lx)) != "]":
+            return False
+        lx.pos = lx.buf.index("]", lx.pos) + 1
+        yield from self._skip_between(lx, behind=0, fence=False)
+        return not self.closers or (yield from at_marker(lx, self._closing)) is not None or lx.at_end()
+
+    def _skip_between(self, lx: Lexer, behind: int, fence: bool) -> Read[bool]:
+        """Returns whether the calls stand in a fence."""
+        skip, layout = (self.between, self._behind[fence]) if behind else (SPACE, self._inner)
         again = False
         while True:
             if layout.words and (word := (yield from at_marker(lx, layout))) is not None:
                 if word == self._again and again:
                     lx.pos -= len(word)
-                    return
+                    return fence
                 again = word == self._again
+                fence = fence or (word in FENCES and word not in self.inner)
                 continue
             char = yield from peek(lx)
             if not char or char not in skip:
-                return
+                return fence
             lx.pos += 1
 
     def _choose(self, lx: Lexer, options: Options) -> Read[Body | None]:

@@ -82,7 +82,7 @@ class JsonCalls:
         lx.pos += 1
         char = yield from skip_space(lx)
         member = call.declares(key) and bool(char) and char in "{n" and not options.strict
-        if self.by_name and member and call.tool is None:
+        if self.by_name and call.declares(key) and call.tool is None:
             yield from self._named(lx, call, key)
         elif call.tool is None and key in AROUND_KEYS and char and char in "{[":
             lx.pos += 1

@@ -114,9 +114,9 @@ class TaggedCalls(Tags):
     def _read_param(self, lx: Lexer, call: CallWriter, tool: Tool, seen: list[str], header: str = "") -> Read[bool]:
         """Returns whether the arguments are whole: they were the one parameter's value."""
         header = header or (yield from self._read_key(lx))
-        closed = self.key_end == ">" and header.endswith("/")
+        closed = self.key_end == ">" and header.endswith("/") and not tool.has(header)
         tag, _, rest = header.partition(" ") if self.close_by_key and "name=" in header else (header, "", header)
-        key, attributes = first_attribute(rest.removesuffix("/") if closed else rest)
+        key, attributes = first_attribute(rest.removesuffix("/") if closed else rest, tool.has)
         if self.value_open and not (yield from self._begins_value(lx, tool.has(key))):
             return False
         seen.append(key)

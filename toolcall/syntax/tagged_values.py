@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from toolcall.json_text import escape
 from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_marker, at_words, peek, skip_space, until
 from toolcall.schema import ParamType, SchemaNode, Tool, to_json
-from toolcall.syntax.attributes import first_attribute
+from toolcall.syntax.attributes import first_attribute, may_be_label
+from toolcall.syntax.json_texts import JsonText
 from toolcall.syntax.nested import nested_json
-from toolcall.syntax.tags import MAX_HEADER, Tags
+from toolcall.syntax.tags import CDATA_OPEN, MAX_HEADER, Tags
+from toolcall.syntax.xml_text import CDATA_CLOSE, IN_CDATA, begins_cdata, behind_cdata, read_cdata, read_entity
 
-_CDATA_OPEN = Markers(("<![CDATA[", "\n<![CDATA["))
-_CDATA_CLOSE, _CDATA_SPLIT = "]]>", "]]]]><![CDATA[>"
+_XML = ("&", CDATA_OPEN, CDATA_CLOSE)
 
 
 @dataclass(slots=True)
@@ -28,6 +29,8 @@ class TaggedValue:
     _put: Put = field(init=False)
     _held: list[str] = field(init=False, default_factory=list)
     """Text behind a closing tag that may be the value's own: noise if the call goes on, else a part of the value."""
+    _json_text: JsonText | None = field(init=False, default=None)
+    """For a value that may be an object or a list, and no string."""
     _led: bool = field(init=False, default=False)
     """A layout newline stands in front of the value."""
     _opened: bool = field(init=False, default=False)
@@ -44,33 +47,32 @@ class TaggedValue:
         if streams:
             put('"')
         self._put = (lambda text: put(escape(text))) if streams else raw.append
+        if not streams and not tags.nested and "string" not in self.kind.kinds:
+            self._json_text = JsonText()
         start, first = lx.consumed, True
         while True:
-            sink = self._held.append if self._held else self._put
-            word = yield from until(lx, ends[self._led], sink, keep=True)
+            word = yield from until(lx, ends[self._led], self._sink(), keep=True)
             if word is None:
                 raise NoCall
-            if word == tags.reopens:
-                self._opened = True
-            elif word == _CDATA_SPLIT:
-                self._take(_CDATA_CLOSE)
-                lx.pos += len(word)
-                continue
+            if self._json_text is not None and (yield from self._json_text.holds(lx, len(word))):
+                self._take_mark(lx, word)
+            elif word in _XML:
+                if (yield from self._read_xml(lx, word)):
+                    break
             elif word.endswith(closes):
                 if (yield from self._closes_here(lx, len(word))):
                     lx.pos += len(word)
                     self._flush()
                     break
                 self._hold()
-                self._take(word)
-                lx.pos += len(word)
-                continue
-            elif (yield from self._ends_here(lx, word, empty=first and lx.consumed == start)):
+                self._take_mark(lx, word)
+            elif word != tags.reopens and (yield from self._ends_here(lx, word, empty=first and lx.consumed == start)):
                 break
-            first = False
-            self._quoted = self._quoted or word.endswith((tags.param_open, tags.call_close))
-            self._take(lx.buf[lx.pos])
-            lx.pos += 1
+            else:
+                first = False
+                self._opened = self._opened or word == tags.reopens
+                self._quoted = self._quoted or word.endswith((tags.param_open, tags.call_close))
+                self._take_mark(lx, lx.buf[lx.pos])
         put('"' if streams else self._json("".join(raw)))
         if tags.reopens and not self._opened:
             yield from skip_space(lx)
@@ -84,15 +86,40 @@ class TaggedValue:
         if tags.close_by_key:
             closes = (tags.value_close + self.tag + tags.key_end,)
             ends = tags.ends_with(closes)
-        if tags.cdata and (yield from at_marker(lx, _CDATA_OPEN)) is not None:
-            closes = tuple(_CDATA_CLOSE + space + close for close in closes for space in ("", "\n"))
-            ends = (Markers((*closes, _CDATA_SPLIT)), Markers(()))
+        if tags.xml and (yield from begins_cdata(lx)):
+            ends = (IN_CDATA, IN_CDATA)
         elif tags.trim_newlines and (yield from peek(lx)) == "\n":
             self._led = True
             lx.pos += 1
         return closes, ends
 
+    def _read_xml(self, lx: Lexer, word: str) -> Read[bool]:
+        """An entity, a section of CDATA behind other text, or the end of one that the value began with. Returns
+        whether the value ends."""
+        if word == CDATA_CLOSE:
+            size, ended = yield from behind_cdata(lx, self.tags)
+            if not size:
+                self._take_mark(lx, word)
+            lx.pos += size
+            return ended
+        if word == "&":
+            yield from read_entity(lx, self._take)
+        else:
+            yield from read_cdata(lx, self._take)
+        return False
+
+    def _take_mark(self, lx: Lexer, word: str) -> None:
+        self._take(word)
+        lx.pos += len(word)
+
+    def _sink(self) -> Put:
+        if self._json_text is not None:
+            return self._take
+        return self._held.append if self._held else self._put
+
     def _take(self, text: str) -> None:
+        if self._json_text is not None:
+            self._json_text.add(text)
         if self._held:
             self._held.append(text)
         else:
@@ -146,11 +173,12 @@ class TaggedValue:
             rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
             if word.endswith(tags.param_open):
                 header, found, after = rest.partition(tags.key_end)
-                key = first_attribute(header)[0]
+                key = first_attribute(header, self.tool.has)[0]
                 if found and not (tags.value_open and tags.value_open.startswith(after.lstrip(SPACE))):
                     known = self.tool.has(key) and key not in self.seen
                     return known and after.lstrip(SPACE).startswith(tags.value_open)
-                if lx.at_end() or len(rest) == MAX_HEADER or not self.tool.may_have(key):
+                possible = self.tool.may_have(key) or may_be_label(header)
+                if lx.at_end() or len(rest) == MAX_HEADER or not possible:
                     return False
             else:
                 after = rest.lstrip()

@@ -9,6 +9,7 @@ from toolcall.lexer import Markers
 
 MAX_HEADER = 512
 """A name or key longer than this is none."""
+CDATA_OPEN = "<![CDATA["
 _PLAIN_EXCEPT = '"\\' + "".join(map(chr, range(0x20)))
 
 
@@ -23,7 +24,7 @@ class Tags:
     name_stops: markers that end the name and are not consumed. header_stops: the same for a header whose end is
     missing. next_open: markers that begin another call or end the block, and so end a call whose call_close is
     missing. loose_close: a value may also end at another parameter or at the end of the call. close_by_key:
-    value_close is followed by KEY and key_end. cdata: a value may stand in ``<![CDATA[ ]]>``.
+    value_close is followed by KEY and key_end. xml: values are XML, with CDATA and entities (toolcall.syntax.xml_text).
     nested: (namespace) complex values are elements of their own, see ``nested_json``. object_body: the arguments
     may also stand as one JSON object, or as Python's keyword arguments in parentheses. shared_close: call_close closes
     the block.
@@ -46,7 +47,7 @@ class Tags:
     next_open: tuple[str, ...] = ()
     loose_close: bool = True
     close_by_key: bool = False
-    cdata: bool = False
+    xml: bool = False
     nested: str = ""
     trim_newlines: bool = True
     object_body: bool = False
@@ -113,7 +114,7 @@ class Tags:
         return self.ends_with(self.closes)
 
     def ends_with(self, closes: tuple[str, ...]) -> tuple[Markers, Markers]:
-        words = (*closes, *self._loose, self.reopens)
+        words = (*closes, *self._loose, self.reopens, *(("&", CDATA_OPEN) if self.xml else ()))
         return Markers(words, _PLAIN_EXCEPT), Markers((*words, *("\n" + close for close in closes)), _PLAIN_EXCEPT)
 
     @property
