@@ -180,6 +180,9 @@ def _add_assistant_fields(message: Message, raw: Mapping[str, Any], reasoning: s
 
 def _call(raw: Any, where: str) -> dict[str, Any]:
     function = raw.get("function") if isinstance(raw, Mapping) else None
+    custom = raw.get("custom") if isinstance(raw, Mapping) and raw.get("type") == "custom" else None
+    if isinstance(custom, Mapping):  # a tool that takes text is a function with one argument to the model
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
         raise HistoryError("a tool call needs function.name", param=f"{where}.function.name")
     call_id = raw.get("id")

@@ -14,6 +14,7 @@ from typing import Literal, cast
 from engine.client import EngineClient
 from engine.messages import FinishReason, GenerateOutput
 from server.context import RequestContext
+from server.custom_tools import CustomCalls
 from server.errors import ApiError, from_status
 from server.metrics import Metrics
 from server.planner import Plan
@@ -58,6 +59,7 @@ class ChoiceDelta:
 @dataclass(slots=True)
 class _Choice:
     parser: OutputParser
+    custom: CustomCalls | None = None
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     unclaimed_tokens: int = 0
@@ -103,7 +105,9 @@ class Generation:
     def _take(self, output: GenerateOutput) -> ChoiceDelta | None:
         choice = self._choices.get(output.index)
         if choice is None:
-            choice = self._choices[output.index] = _Choice(self.plan.make_parser())
+            choice = self._choices[output.index] = _Choice(
+                self.plan.make_parser(), CustomCalls(self.plan.custom) if self.plan.custom else None
+            )
         elif choice.done:
             return None
         self._time(choice, output)
@@ -114,6 +118,8 @@ class Generation:
         events = choice.parser.feed(output.text) if output.text else []
         if end is not None:
             events = [*events, *choice.parser.finish("length" if end.type == "length" else "stop")]
+        if choice.custom is not None:
+            events = choice.custom.apply(events)
         self._count(choice, output, events)
         finish = _finish(choice, end)
         if self.plan.single_call and choice.calls_ended and (finish or not self.plan.ends_itself):

@@ -13,7 +13,7 @@ from server.errors import ApiError, translate
 Rename = Callable[[str], str]
 """A field's path in chat's form -> the path in the request that the client sent."""
 
-_TOOL = re.compile(r"tools\[(\d+)\](?:\.function)?")
+_TOOL = re.compile(r"tools\[(\d+)\](?:\.(?:function|custom)\b)?")
 
 
 @contextmanager

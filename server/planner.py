@@ -58,13 +58,15 @@ class Conversation:
 class Plan:
     """One engine request and a fresh parser per choice. single_call: a choice ends with its first call.
     ends_itself: the grammar allows nothing after it, so that the engine need not be stopped at some token that happens
-    to be the last one known. relaxations: what of the request's schemas is not enforced, one sentence each."""
+    to be the last one known. relaxations: what of the request's schemas is not enforced, one sentence each. custom:
+    names of tools that take text (server/custom_tools.py)."""
 
     request: GenerateReqInput
     make_parser: Callable[[], OutputParser]
     single_call: bool
     ends_itself: bool = False
     relaxations: tuple[str, ...] = ()
+    custom: frozenset[str] = frozenset()
 
 
 class Planner:
@@ -125,7 +127,8 @@ class Planner:
         single = bool(conversation.tools.declared) and not conversation.tools.parallel
         forced = constrained.spec is not None and conversation.tools.choice == "required"
         ends_itself = forced and not (conversation.sampling.ignore_eos or conversation.sampling.min_tokens)
-        return Plan(request, make_parser, single, ends_itself, constrained.relaxations)
+        relaxations = (*conversation.tools.relaxations, *constrained.relaxations)
+        return Plan(request, make_parser, single, ends_itself, relaxations, conversation.tools.custom)
 
     async def constrain(self, plan: ConstraintPlan) -> Constrained:
         """The grammar of one request. Raises BadRequest."""

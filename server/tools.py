@@ -1,9 +1,9 @@
 """``tools``, ``tool_choice`` and their legacy and Responses spellings, checked and brought into one form.
 
-Decisions: ``tools: []`` counts as absent, ``functions: []`` is refused as OpenAI refuses it. Names may hold dots and
-up to 128 characters, which is more than OpenAI allows and what other servers' clients send. A schema is checked
-against the meta-schema where a grammar must come of it (required, named, ``strict``); with ``auto`` a schema that is
-merely odd is passed to the model as it is, within the size limits.
+Custom tools become functions (server/custom_tools.py). Decisions: ``tools: []`` counts as absent, ``functions: []`` is
+refused as OpenAI refuses it. Names may hold dots and up to 128 characters, which is more than OpenAI allows and what
+other servers' clients send. A schema is checked against the meta-schema where a grammar must come of it (required,
+named, ``strict``); with ``auto`` a schema that is merely odd is passed to the model as it is, within the size limits.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Any, Literal
 import orjson
 
 from server import limits
+from server.custom_tools import as_function, format_grammar
 from server.errors import BadRequest, quote
+from server.param_names import renamed
 from server.schema_check import check_schema, check_strict
 
 Choice = Literal["none", "auto", "required"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,%d}" % limits.MAX_TOOL_NAME)  # noqa: UP031 (braces of the regex)
-_CHOICES = "'none', 'auto', 'required', or an object that names a function or allowed_tools"
+_CHOICES = "'none', 'auto', 'required', or an object that names a function, a custom tool or allowed_tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Tools:
     """What a request declared and what it allows.
 
     declared: function tools in OpenAI's form, parameters never null, empty where the choice is ``none``: these are
-    rendered. callable: those the answer may call. legacy: the request used ``functions``.
+    rendered. callable: those the answer may call. legacy: the request used ``functions``. custom: the names of custom
+    tools. relaxations: what of their formats is not enforced.
     """
 
     declared: Sequence[dict[str, Any]] = ()
@@ -39,6 +42,8 @@ class Tools:
     parallel: bool = True
     legacy: bool = False
     forced: str | None = field(default=None)
+    custom: frozenset[str] = frozenset()
+    relaxations: Sequence[str] = ()
 
     @property
     def callable(self) -> list[dict[str, Any]]:
@@ -54,7 +59,20 @@ def parse_tools(tools: list[Any] | None, choice: Any, parallel: bool | None, *, 
     _check_schemas(declared, mode, names, "tools", strict_enforced)
     if mode == "none":
         return Tools()
-    return Tools(declared, mode, names, parallel is not False and forced is None, forced=forced)
+    customs = {index: tool["custom"] for index, tool in enumerate(tools or ()) if tool["type"] == "custom"}
+    return Tools(
+        declared,
+        mode,
+        names,
+        parallel is not False and forced is None,
+        forced=forced,
+        custom=frozenset(tool["name"] for tool in customs.values()),
+        relaxations=[
+            f"tools[{index}].custom.format is not enforced: grammars of custom tools are only shown to the model."
+            for index, tool in customs.items()
+            if format_grammar(tool.get("format"), "")
+        ],
+    )
 
 
 def parse_functions(functions: list[Any] | None, choice: Any) -> Tools:
@@ -97,10 +115,12 @@ def _tool(tool: Any, where: str, param: str) -> dict[str, Any]:
     if not isinstance(tool, dict):
         raise BadRequest(f"Invalid value for '{where}': an object is expected.", param=where)
     kind = tool.get("type")
+    if kind == "custom" and param == "tools":
+        return _custom(tool.get("custom"), where)
     if kind != "function":
         got = quote(kind) if isinstance(kind, str) else "nothing"
         raise BadRequest(
-            f"Invalid value for '{where}.type': only tools of type 'function' are supported, got {got}.",
+            f"Invalid value for '{where}.type': only tools of type 'function' or 'custom' are supported, got {got}.",
             param=f"{where}.type",
         )
     function = tool.get("function")
@@ -108,6 +128,14 @@ def _tool(tool: Any, where: str, param: str) -> dict[str, Any]:
         place = where if param == "functions" else f"{where}.function"
         raise BadRequest(f"Invalid value for '{place}': an object is expected.", param=place)
     return {"type": "function", "function": _function(function, where, param)}
+
+
+def _custom(tool: Any, where: str) -> dict[str, Any]:
+    if not isinstance(tool, dict):
+        raise BadRequest(f"Invalid value for '{where}.custom': an object is expected.", param=f"{where}.custom")
+    function = as_function(tool, f"{where}.custom")
+    with renamed(lambda path: path.replace(f"{where}.function", f"{where}.custom")):
+        return {"type": "function", "function": _function(function, where, "tools")}
 
 
 def _function(function: dict[str, Any], where: str, param: str) -> dict[str, Any]:
@@ -173,9 +201,10 @@ def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Seque
 
 
 def _named(choice: dict[str, Any], param: str) -> str:
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, dict) else choice.get("name")
-    if choice.get("type") != "function" or not isinstance(name, str):
+    kind = choice.get("type")
+    inner = choice.get(kind) if kind in ("function", "custom") else None
+    name = inner.get("name") if isinstance(inner, dict) else choice.get("name")
+    if kind not in ("function", "custom") or not isinstance(name, str):
         raise BadRequest(f"Invalid value for '{param}'. Allowed are {_CHOICES}.", param=param)
     return name
 
@@ -199,6 +228,4 @@ def _allowed_tools(choice: dict[str, Any], declared: list[str], param: str) -> t
 def _require_declared(names: list[str], declared: list[str], param: str) -> None:
     for name in names:
         if name not in declared:
-            raise BadRequest(
-                f"'{param}' names the function {quote(name)}, which is not declared in tools.", param=param
-            )
+            raise BadRequest(f"'{param}' names the tool {quote(name)}, which is not declared in tools.", param=param)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -26,7 +26,7 @@ from server.openai.sampling import check_common, sampling_params
 from server.openai.shape import output_shape
 from server.openai.streaming import DONE, EventStream
 from server.openai.types.chat import ChatCompletionRequest
-from server.planner import Conversation, template_kwargs
+from server.planner import Conversation, Plan, template_kwargs
 from server.responses import json_response, unless_disconnected
 from server.services import Services, body_size
 from server.tools import Tools, parse_functions, parse_tools
@@ -46,7 +46,7 @@ class ChatHandler:
         chat, conversation = self.read(body, request)
         plan = await services.planner.plan(conversation)
         generation = services.generation(plan, context)
-        style = self._style(chat, plan.relaxations)
+        style = self._style(chat, plan)
         context.response_id = style.id
         if chat.stream:
             usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
@@ -98,7 +98,7 @@ class ChatHandler:
             raise Unsupported("chat_template", "Chat templates in requests are turned off on this server.")
         return chat.chat_template
 
-    def _style(self, chat: ChatCompletionRequest, relaxations: Sequence[str]) -> ChatStyle:
+    def _style(self, chat: ChatCompletionRequest, plan: Plan) -> ChatStyle:
         legacy = chat.functions is not None
         return ChatStyle(
             id="chatcmpl-" + secrets.token_hex(16),
@@ -109,7 +109,8 @@ class ChatHandler:
             reasoning=chat.include_reasoning is not False,
             logprobs=chat_logprobs(self._services.engine.tokenizer) if chat.logprobs else None,
             token_ids=bool(chat.return_token_ids),
-            relaxations=relaxations,
+            relaxations=plan.relaxations,
+            custom=plan.custom,
         )
 
 

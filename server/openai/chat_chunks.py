@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ LogprobWriter = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
 @dataclass(frozen=True, slots=True)
 class ChatStyle:
     """What this request's answers look like. finish_calls: the finish_reason of an answer with calls.
-    relaxations: what of the request's schemas is not enforced."""
+    relaxations: what of the request's schemas is not enforced. custom: the names of custom tools."""
 
     id: str
     created: int
@@ -34,6 +34,13 @@ class ChatStyle:
     logprobs: LogprobWriter | None = None
     token_ids: bool = False
     relaxations: Sequence[str] = ()
+    custom: Collection[str] = ()
+
+    def call(self, call_id: str, name: str, words: str) -> dict[str, Any]:
+        """An entry of ``tool_calls``; words: a function's arguments, or what a custom tool is given."""
+        if name in self.custom:
+            return {"id": call_id, "type": "custom", "custom": {"name": name, "input": words}}
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": words}}
 
     def finish_reason(self, finish: str) -> str:
         return self.finish_calls if finish == "tool_calls" else finish
@@ -55,6 +62,7 @@ class ChunkWriter:
         self._open = self._head + b'"choices":[{"index":'
         self._begun: set[int] = set()
         self._rescued: list[tuple[int, int]] = []
+        self._custom: set[tuple[int, int]] = set()
 
     def write(self, delta: ChoiceDelta) -> bytes:
         """All events of one delta; b"" where there is nothing to say yet."""
@@ -65,7 +73,7 @@ class ChunkWriter:
             self._begun.add(index)
             parts.append(self._chunk(index, b'{"role":"assistant","content":""}'))
         logprobs = delta.output.logprobs if style.logprobs is not None else ()
-        bodies = [body for event in delta.events if (body := self._delta(event))]
+        bodies = [body for event in delta.events if (body := self._delta(event, index))]
         for event in delta.events:
             if type(event) is ToolCallEnd and event.rescued:
                 self._rescued.append((index, event.index))
@@ -102,29 +110,32 @@ class ChunkWriter:
             end,
         )
 
-    def _delta(self, event: Event) -> bytes:
+    def _delta(self, event: Event, choice: int) -> bytes:
         kind = type(event)
         if kind is TextDelta:
             return b'{"content":%b}' % orjson.dumps(event.text)  # type: ignore[union-attr]
         if kind is ToolCallArguments:
-            return self._arguments(event)  # type: ignore[arg-type]
+            return self._arguments(event, choice)  # type: ignore[arg-type]
         if kind is ToolCallStart:
-            return self._call(event)  # type: ignore[arg-type]
+            return self._call(event, choice)  # type: ignore[arg-type]
         if kind is ReasoningDelta and self._style.reasoning:
             return b'{"reasoning_content":%b}' % orjson.dumps(event.text)  # type: ignore[union-attr]
         return b""
 
-    def _call(self, event: ToolCallStart) -> bytes:
-        function = {"name": event.name, "arguments": ""}
+    def _call(self, event: ToolCallStart, choice: int) -> bytes:
         if self._style.calls == "function_call":
-            return orjson.dumps({"function_call": function})
-        call = {"index": event.index, "id": event.id, "type": "function", "function": function}
+            return orjson.dumps({"function_call": {"name": event.name, "arguments": ""}})
+        if event.name in self._style.custom:
+            self._custom.add((choice, event.index))
+        call = {"index": event.index, **self._style.call(event.id, event.name, "")}
         return orjson.dumps({"tool_calls": [call]})
 
-    def _arguments(self, event: ToolCallArguments) -> bytes:
+    def _arguments(self, event: ToolCallArguments, choice: int) -> bytes:
         fragment = orjson.dumps(event.fragment)
         if self._style.calls == "function_call":
             return b'{"function_call":{"arguments":%b}}' % fragment
+        if (choice, event.index) in self._custom:
+            return b'{"tool_calls":[{"index":%d,"custom":{"input":%b}}]}' % (event.index, fragment)
         return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (event.index, fragment)
 
     def usage(self, usage: Usage) -> bytes:
@@ -223,12 +234,9 @@ class ChatFold:
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
         if choice.reasoning and self._style.reasoning:
             message["reasoning_content"] = "".join(choice.reasoning)
-        functions = [{"name": call.name, "arguments": "".join(call.arguments)} for call in calls]
-        if functions and self._style.calls == "function_call":
-            message["function_call"] = functions[0]
-        elif functions:
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": function}
-                for call, function in zip(calls, functions, strict=True)
-            ]
+        entries = [self._style.call(call.id, call.name, "".join(call.arguments)) for call in calls]
+        if entries and self._style.calls == "function_call":
+            message["function_call"] = entries[0]["function"]
+        elif entries:
+            message["tool_calls"] = entries
         return message

@@ -86,18 +86,32 @@ def _check_calls(message: dict[str, Any], where: str) -> None:
         call_id = call.get("id")
         if call_id is not None and (not isinstance(call_id, str) or len(call_id) > limits.MAX_TOOL_CALL_ID):
             raise _invalid(f"{place}.id", "a string is expected")
-        _check_function(call.get("function"), f"{place}.function")
+        if call.get("type") == "custom":
+            _check_custom(call.get("custom"), f"{place}.custom")
+        else:
+            _check_function(call.get("function"), f"{place}.function")
     legacy = message.get("function_call")
     if legacy is not None:
         _check_function(legacy, f"{where}.function_call")
 
 
+def _check_custom(call: Any, where: str) -> None:
+    if not isinstance(call, dict):
+        raise _invalid(where, "an object is expected")
+    _check_name(call.get("name"), where)
+    if not isinstance(call.get("input"), str):
+        raise _invalid(f"{where}.input", "a string is expected")
+
+
+def _check_name(name: Any, where: str) -> None:
+    if not isinstance(name, str) or not name or len(name) > limits.MAX_NAME:
+        raise _invalid(f"{where}.name", "a non-empty string is expected")
+
+
 def _check_function(function: Any, where: str) -> None:
     if not isinstance(function, dict):
         raise _invalid(where, "an object is expected")
-    name = function.get("name")
-    if not isinstance(name, str) or not name or len(name) > limits.MAX_NAME:
-        raise _invalid(f"{where}.name", "a non-empty string is expected")
+    _check_name(function.get("name"), where)
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, (str, dict)):
         raise _invalid(f"{where}.arguments", "a string with a JSON object is expected")

@@ -8,7 +8,7 @@ one of the two.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,17 +40,19 @@ _TEXT = Form("message", "msg_", "output_text", "content", "output_text", "conten
 _REASONING = Form("reasoning", "rs_", "reasoning_text", "content", "reasoning_text", "content_part")
 _SUMMARY = Form("reasoning", "rs_", "reasoning_summary_text", "summary", "summary_text", "reasoning_summary_part")
 _CALL = Form("function_call", "fc_", "function_call_arguments", "arguments")
+_CUSTOM = Form("custom_tool_call", "ctc_", "custom_tool_call_input", "input")
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseStyle:
     """fields: what is the same in every state of this response object, in OpenAI's order. relaxations: what of the
-    request's schemas is not enforced. summary: the client reads reasoning as a summary."""
+    request's schemas is not enforced. summary: reasoning is read as a summary. custom: custom tools, by name."""
 
     fields: Mapping[str, Any]
     logprobs: LogprobWriter | None = None
     relaxations: Sequence[str] = ()
     summary: bool = False
+    custom: Collection[str] = ()
 
     def response(self, status: str, output: Sequence[Any] = (), **changes: Any) -> dict[str, Any]:
         return {**self.fields, "status": status, "output": list(output), **changes}
@@ -60,7 +62,7 @@ class ResponseStyle:
             return _TEXT
         if block.kind == "reasoning":
             return _SUMMARY if self.summary else _REASONING
-        return _CALL
+        return _CUSTOM if block.name in self.custom else _CALL
 
     def item(self, block: Block, status: str = "") -> dict[str, Any]:
         """An output item; with a status of its own, one that is still empty."""
@@ -181,7 +183,8 @@ class ResponseEvents:
         done = f"response.{form.delta}.done"
         if block.kind == "call":
             if not block.cut:
-                self._event(done, **self._at(block), name=block.name, **{form.key: block.text})
+                name = {"name": block.name} if form is _CALL else {}
+                self._event(done, **self._at(block), **name, **{form.key: block.text})
         else:
             logprobs = {"logprobs": style.written(block.logprobs)} if block.kind == "text" else {}
             self._event(done, **self._at(block), text=block.text, **logprobs)

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
-import orjson
-
 from server import limits
+from server.custom_tools import as_arguments
 from server.errors import BadRequest, quote
 from server.openai.messages import check_content, check_message
 
 ROLES = ("user", "assistant", "system", "developer")
-_ID_PREFIXES = MappingProxyType({"message": "msg_", "reasoning": "rs_", "function_call": "fc_"})
+_ID_PREFIXES = MappingProxyType(
+    {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}
+)
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
@@ -160,7 +161,7 @@ class _Messages:
     def _call(self, item: dict[str, Any]) -> None:
         arguments = item.get("arguments")
         if item["type"] == "custom_tool_call":
-            arguments = orjson.dumps({"input": item["input"]}).decode()
+            arguments = as_arguments(item["input"])
         function = {"name": item["name"], "arguments": arguments}
         turn = self._assistant(fresh=False)
         turn.setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": function})

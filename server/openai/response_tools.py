@@ -1,6 +1,6 @@
 """``tools``, ``tool_choice`` and ``text`` of /v1/responses in the form that the rest of the gateway reads.
 
-Function tools lie flat here. Tools of other types (hosted ones, namespaces, custom ones) are listed by real clients
+Function tools and custom ones lie flat here. Tools of other types (hosted ones, namespaces) are listed by real clients
 that do not need them: they are echoed and otherwise ignored, and cannot be chosen. Tools of MCP servers are refused:
 whoever names a server needs it.
 """
@@ -8,6 +8,7 @@ whoever names a server needs it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from server import limits
@@ -15,11 +16,13 @@ from server.constraints import FREE, OutputShape, parse_json_schema
 from server.errors import BadRequest, Unsupported
 from server.tools import Tools, parse_tools
 
-_KEYS = ("name", "description", "parameters", "strict")
+_KEYS = MappingProxyType(
+    {"function": ("name", "description", "parameters", "strict"), "custom": ("name", "description", "format")}
+)
 
 
 def function_places(tools: list[Any] | None) -> list[int]:
-    """Indices of the function tools. Raises BadRequest for what is no tool at all."""
+    """Indices of the function and custom tools. Raises BadRequest for what is no tool at all."""
     if tools is not None and len(tools) > limits.MAX_TOOLS:
         raise BadRequest(f"'tools' holds more than {limits.MAX_TOOLS} tools.", param="tools")
     places = []
@@ -31,18 +34,18 @@ def function_places(tools: list[Any] | None) -> list[int]:
             raise BadRequest(f"Invalid value for '{where}.type': a string is expected.", param=f"{where}.type")
         if tool["type"] == "mcp":
             raise Unsupported(f"{where}.type", f"'{where}': this server connects to no MCP servers.")
-        if tool["type"] == "function":
+        if tool["type"] in _KEYS:
             places.append(index)
     return places
 
 
 def read_tools(tools: list[Any] | None, places: list[int], choice: Any, parallel: bool | None) -> Tools:
     """Errors name the tools in chat's form: see server.param_names.tool_path."""
-    functions = [
-        {"type": "function", "function": {key: tool[key] for key in _KEYS if key in tool}}
+    wrapped = [
+        {"type": tool["type"], tool["type"]: {key: tool[key] for key in _KEYS[tool["type"]] if key in tool}}
         for tool in ((tools or [])[place] for place in places)
     ]
-    return parse_tools(functions, _choice(choice), parallel)
+    return parse_tools(wrapped, _choice(choice), parallel)
 
 
 def _choice(choice: Any) -> Any:
@@ -53,7 +56,7 @@ def _choice(choice: Any) -> Any:
         or not isinstance(choice.get("tools"), list)
     ):
         return choice
-    listed = [tool for tool in choice["tools"] if not isinstance(tool, dict) or tool.get("type") == "function"]
+    listed = [tool for tool in choice["tools"] if not isinstance(tool, dict) or tool.get("type") in tuple(_KEYS)]
     return {**choice, "tools": listed}
 
 

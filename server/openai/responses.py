@@ -75,7 +75,8 @@ class ResponsesHandler:
         call = await self._read(body, request)
         with renamed(call.rename):
             plan = await services.planner.plan(call.conversation)
-        call = replace(call, style=replace(call.style, relaxations=[call.rename(note) for note in plan.relaxations]))
+        notes = [call.rename(note) for note in plan.relaxations]
+        call = replace(call, style=replace(call.style, relaxations=notes, custom=plan.custom))
         context = context_of(request.scope)
         context.response_id = call.style.fields["id"]
         generation = services.generation(plan, context)

@@ -17,6 +17,7 @@ DELTAS = {
     "message": "response.output_text",
     "reasoning": "response.reasoning_text",
     "function_call": "response.function_call_arguments",
+    "custom_tool_call": "response.custom_tool_call_input",
 }
 
 
@@ -54,7 +55,11 @@ def check_stream(events: list[Any]) -> Any:
     assert all(event["response"]["id"] == ends[0]["response"]["id"] for event in events if "response" in event)
     if last == -1:
         done = _check_items(events[2:-1])
-        kept = [item for item in done if item["type"] != "function_call" or item["status"] == "completed"]
+        kept = [
+            item
+            for item in done
+            if item["type"] not in ("function_call", "custom_tool_call") or item["status"] == "completed"
+        ]
         assert ends[0]["response"]["output"] == kept
     return check_response(ends[0]["response"])
 
@@ -82,12 +87,13 @@ def _check_item(events: list[Any], index: int) -> Any:
     }
     base = "response.reasoning_summary_text" if item.get("summary") else DELTAS[item["type"]]
     pieces = "".join(event["delta"] for event in inner if event["type"] == f"{base}.delta")
-    if item["type"] == "function_call":
-        assert added["item"]["arguments"] == ""
-        assert item["arguments"] == pieces
+    if item["type"] in ("function_call", "custom_tool_call"):
+        key = "arguments" if item["type"] == "function_call" else "input"
+        assert added["item"][key] == ""
+        assert item[key] == pieces
         ends = [event for event in inner if event["type"] != f"{base}.delta"]
         if item["status"] == "completed":
-            assert [(event["type"], event["arguments"]) for event in ends] == [(f"{base}.done", pieces)]
+            assert [(event["type"], event[key]) for event in ends] == [(f"{base}.done", pieces)]
         else:
             assert ends == []
         return item
