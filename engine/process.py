@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -32,8 +33,11 @@ def module_command(module: str) -> tuple[str, ...]:
 
 
 def _environment() -> dict[str, str]:
-    """The parent's, without its secrets, and with this package importable from any directory."""
+    """The parent's, without its secrets, and with this package importable from any directory. numpy starts no threads
+    for products that nobody asks it for: they spin while the model takes its first steps."""
     env = {name: value for name, value in os.environ.items() if not name.upper().endswith(_SECRET_SUFFIXES)}
+    if platform.machine().lower() in ("x86_64", "amd64"):  # on others torch may compute with the same library
+        env.setdefault("OPENBLAS_NUM_THREADS", "1")
     root = str(Path(engine.__file__).resolve().parent.parent)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH", "")]))
     return env

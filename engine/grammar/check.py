@@ -150,7 +150,7 @@ class GrammarChecker:
 
 async def _start() -> asyncio.subprocess.Process:
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-    environment["RUST_BACKTRACE"] = "0"
+    environment |= {"RUST_BACKTRACE": "0", "OPENBLAS_NUM_THREADS": "1"}  # numpy is not asked for any product
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import platform
 import signal
 import sys
 import time
@@ -48,6 +49,17 @@ async def test_settings_arrive_and_the_handshake_comes_back():
     assert await wait(child.started) == StartFailed(reason="got hello")
     await child.end()
     assert "killed by SIGKILL" in child.describe_exit()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="torch may use the same library there")
+async def test_numpy_starts_no_threads_of_its_own(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    counts = []
+    for imported in ("json", "numpy"):
+        child = start(f"import os, {imported}; status.failed(str(len(os.listdir('/proc/self/task'))))\n")
+        counts.append(await wait(child.started))
+        await child.end()
+    assert counts[0] == counts[1]
 
 
 async def test_last_words_are_heard_though_the_process_is_gone():
