@@ -16,6 +16,7 @@ model = ChatOpenAI(
     model=os.environ.get("MODEL", "qwen2.5-coder-0.5b"),
     base_url=os.environ.get("CALLGATE_URL", "http://127.0.0.1:8000") + "/v1",
     api_key="none",
+    temperature=0,
 )
 agent = create_agent(model, [get_weather], system_prompt="Use the tool.")
 question = {"role": "user", "content": "What is the weather in Oslo and in Rome?"}

@@ -18,7 +18,7 @@ class Report(BaseModel):
 base_url = os.environ.get("CALLGATE_URL", "http://127.0.0.1:8000") + "/v1"
 provider = OpenAIProvider(base_url=base_url, api_key="none")
 model = OpenAIChatModel(os.environ.get("MODEL", "qwen2.5-coder-0.5b"), provider=provider)
-agent = Agent(model, instructions="Use the tool.", output_type=Report)
+agent = Agent(model, instructions="Use the tool.", output_type=Report, model_settings={"temperature": 0})
 
 
 @agent.tool_plain

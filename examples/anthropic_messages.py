@@ -11,7 +11,11 @@ messages = [{"role": "user", "content": "What is the weather in Oslo and in Rome
 
 for _ in range(5):
     with client.messages.stream(
-        model=os.environ.get("MODEL", "qwen2.5-coder-0.5b"), max_tokens=500, messages=messages, tools=tools
+        model=os.environ.get("MODEL", "qwen2.5-coder-0.5b"),
+        max_tokens=500,
+        messages=messages,
+        tools=tools,
+        extra_body={"temperature": 0},  # newer SDKs have no parameter for it
     ) as stream:
         for text in stream.text_stream:
             print(text, end="", flush=True)

@@ -20,6 +20,7 @@ answer = client.chat.completions.create(
     messages=[{"role": "user", "content": "I love this film!"}],
     tools=[{"type": "function", "function": {"name": "rate", "parameters": parameters, "strict": True}}],
     tool_choice={"type": "function", "function": {"name": "rate"}},
+    temperature=0,
 )
 call = answer.choices[0].message.tool_calls[0].function
 print(call.name, json.loads(call.arguments))

@@ -11,12 +11,14 @@ functions = [{"name": "get_weather", "description": "Get the current weather of 
 messages = [{"role": "user", "content": "What is the weather in Oslo?"}]
 
 choice = client.chat.completions.create(
-    model=model, messages=messages, functions=functions, function_call={"name": "get_weather"}
+    model=model, messages=messages, functions=functions, function_call={"name": "get_weather"}, temperature=0
 ).choices[0]
 call = choice.message.function_call
 print(choice.finish_reason, call.name, call.arguments)
 
 messages.append(choice.message)
 messages.append({"role": "function", "name": call.name, "content": "12 degrees and rain in Oslo"})
-answer = client.chat.completions.create(model=model, messages=messages, functions=functions)
+answer = client.chat.completions.create(
+    model=model, messages=messages, functions=functions, function_call="none", temperature=0
+)
 print(answer.choices[0].message.content)

@@ -30,12 +30,16 @@ tools = [
 messages = [{"role": "user", "content": "What is the weather in Oslo and in Rome?"}]
 
 for _ in range(5):
-    message = client.chat.completions.create(model=model, messages=messages, tools=tools).choices[0].message
+    answer = client.chat.completions.create(model=model, messages=messages, tools=tools, temperature=0)
+    message = answer.choices[0].message
     if not message.tool_calls:
         print(message.content)
         break
     messages.append(message)
     for call in message.tool_calls:
-        result = get_weather(**json.loads(call.function.arguments))
+        try:
+            result = get_weather(**json.loads(call.function.arguments))
+        except TypeError as error:  # the model's mistake is the model's to mend
+            result = f"error: {error}"
         print(f"{call.function.name}({call.function.arguments}) -> {result}")
         messages.append({"role": "tool", "tool_call_id": call.id, "content": result})

@@ -14,7 +14,7 @@ tools = [{"type": "function", "function": {"name": "get_weather", "parameters": 
 def ask(messages):
     """One streamed answer as a message for the history; its text is printed on the way."""
     text, calls = "", []
-    stream = client.chat.completions.create(model=model, messages=messages, tools=tools, stream=True)
+    stream = client.chat.completions.create(model=model, messages=messages, tools=tools, stream=True, temperature=0)
     for chunk in stream:
         delta = chunk.choices[0].delta
         if delta.content:

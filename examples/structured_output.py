@@ -19,5 +19,6 @@ answer = client.chat.completions.parse(
     messages=[{"role": "user", "content": "Describe Norway as JSON: name, capital, languages."}],
     response_format=Country,
     max_tokens=300,
+    temperature=0,
 )
 print(repr(answer.choices[0].message.parsed))

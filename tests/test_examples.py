@@ -32,6 +32,7 @@ PRINTED = {
     "curl_tools.sh": ["get_weather", "Oslo", "It rains everywhere."],
     "openai_tool_loop.py": LOOP,
     "openai_tool_loop_stream.py": LOOP,
+    "parallel_calls.py": LOOP,
     "legacy_functions.py": ["function_call get_weather", "Oslo", "It rains everywhere."],
     "structured_output.py": ["Country(name='Norway', capital='Oslo', languages=['Norwegian'])"],
     "forced_call.py": ["rate {'mood': 'good', 'score': 9}"],
