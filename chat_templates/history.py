@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from chat_templates.errors import HistoryError
@@ -25,7 +26,15 @@ ROLES = {
 }
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("thinking", "reasoning", "reasoning_text")
-_MEDIA_PARTS = ("image", "image_url", "input_image", "input_audio", "audio", "video", "video_url", "file", "input_file")
+MEDIA_PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("image", "image_url", "input_image"), "image"),
+        **dict.fromkeys(("audio", "audio_url", "input_audio"), "audio"),
+        **dict.fromkeys(("video", "video_url", "input_video"), "video"),
+        **dict.fromkeys(("file", "input_file", "document"), "file"),
+    }
+)
+"""Types of content parts that are no text, and what they hold."""
 RAW_ARGUMENTS = "raw_arguments"
 """Arguments that are no JSON object are shown to the model under this key: nothing is lost, nothing raises."""
 MAX_DEPTH = 64
@@ -34,9 +43,10 @@ MAX_DEPTH = 64
 def normalise(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> list[Message]:
     """Messages of the roles system, user, assistant, tool with exactly the keys that templates read.
 
-    content is a str; an assistant's ``tool_calls`` are ``{id, type, function: {name, arguments: dict}}``; each
-    ``tool`` message has ``tool_call_id`` and ``name`` and stands in the order of the calls; reasoning is in
-    ``reasoning_content``. ``tools`` is accepted for symmetry with ``render``; history does not depend on it.
+    content is a str; in place of media in a tool's result stands a sentence. An assistant's ``tool_calls`` are
+    ``{id, type, function: {name, arguments: dict}}``; each ``tool`` message has ``tool_call_id`` and ``name`` and
+    stands in the order of the calls; reasoning is in ``reasoning_content``. ``tools`` is accepted for symmetry with
+    ``render``; history does not depend on it.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
         raise HistoryError("messages must be a non-empty list")
@@ -125,14 +135,20 @@ def _content(content: Any, role: str, where: str) -> tuple[str, str]:
     if isinstance(content, str):
         return content, ""
     if isinstance(content, Sequence) and not isinstance(content, bytes):
-        parts = [_part(part, f"{where}.{index}") for index, part in enumerate(content)]
+        parts = [_part(part, role, f"{where}.{index}") for index, part in enumerate(content)]
         return "".join(text for text, _ in parts), "".join(reasoning for _, reasoning in parts)
     if role == "tool":
         return json.dumps(content, ensure_ascii=False), ""
     raise HistoryError("content must be a string or a list of parts", param=where)
 
 
-def _part(part: Any, where: str) -> tuple[str, str]:
+def media_note(kind: str) -> str:
+    """What the model reads in place of media in a tool's result. Whoever made the call did not choose what came back,
+    and would find every later request refused."""
+    return f"[{MEDIA_PARTS[kind]} left out: this model reads text only]"
+
+
+def _part(part: Any, role: str, where: str) -> tuple[str, str]:
     if isinstance(part, str):
         return part, ""
     if not isinstance(part, Mapping):
@@ -145,7 +161,9 @@ def _part(part: Any, where: str) -> tuple[str, str]:
     if kind in _REASONING_PARTS:
         text = part.get("thinking", part.get("text", ""))
         return "", text if isinstance(text, str) else ""
-    if kind in _MEDIA_PARTS:
+    if isinstance(kind, str) and kind in MEDIA_PARTS:
+        if role == "tool":
+            return media_note(kind), ""
         raise HistoryError(f"content of type {kind!r} is not supported: this server takes text only", param=where)
     raise HistoryError(f"content part of type {str(kind)[:40]!r} is not a text part", param=where)
 

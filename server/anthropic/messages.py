@@ -1,17 +1,19 @@
 """``system`` and ``messages`` of /v1/messages as chat messages.
 
 Text blocks that follow each other are joined by an empty line, messages of one role that follow each other become one,
-as Anthropic does it. Tool results come before the text of their message. A last message of the assistant is the
+as Anthropic does it. Tool results come before the text of their message; media in them is not seen by the model, which
+is told so. A last message of the assistant is the
 beginning of the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from chat_templates.history import MEDIA_PARTS, media_note
 from server import limits
 from server.errors import BadRequest, quote
 
@@ -82,7 +84,7 @@ class _Reader:
         call_id = _string(block, "tool_use_id", where)
         if call_id not in self._calls:
             raise _invalid(f"{where}.tool_use_id", f"no tool_use block has the id {quote(call_id)}")
-        text = _text(block.get("content") or "", f"{where}.content")
+        text = _text(block.get("content") or "", f"{where}.content", media_note)
         if block.get("is_error") is True and not text.lower().startswith("error"):
             text = f"Error: {text}" if text else "Error"
         self.found.append({"role": "tool", "tool_call_id": call_id, "content": text})
@@ -138,8 +140,8 @@ def _block(block: Any, where: str) -> dict[str, Any]:
     return block
 
 
-def _text(value: Any, where: str) -> str:
-    """A string, or text blocks."""
+def _text(value: Any, where: str, media: Callable[[str], str] | None = None) -> str:
+    """A string, or text blocks. media: what stands in place of an image or document that is no text."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or len(value) > limits.MAX_CONTENT_PARTS:
@@ -147,11 +149,11 @@ def _text(value: Any, where: str) -> str:
     texts = []
     for index, item in enumerate(value):
         place = f"{where}[{index}]"
-        texts.append(_words(_block(item, place), place))
+        texts.append(_words(_block(item, place), place, media))
     return _GAP.join(texts)
 
 
-def _words(block: Mapping[str, Any], where: str) -> str:
+def _words(block: Mapping[str, Any], where: str, media: Callable[[str], str] | None = None) -> str:
     """The text of a block: text, a document that is text, a result of a search, the name of a tool that one found."""
     kind = block["type"]
     if kind == "text":
@@ -166,6 +168,8 @@ def _words(block: Mapping[str, Any], where: str) -> str:
             return _titled(block, _string(source, "data", f"{where}.source"))
         if source.get("type") == "content":
             return _titled(block, _text(source.get("content"), f"{where}.source.content"))
+    if media is not None and kind in MEDIA_PARTS:
+        return media(kind)
     raise _refused(block, where)
 
 

@@ -2,13 +2,15 @@
 
 Strict where a mistake would change the prompt silently, lenient where real clients differ: extra keys are
 ignored, an assistant's content may be null or absent, tool results may be parts or null and may lack an id.
-Media parts are refused before anything could be fetched: this server takes text only.
+Media parts are refused before anything could be fetched: this server takes text only. In the results of tools a
+sentence takes their place.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from chat_templates.history import MEDIA_PARTS
 from server import limits
 from server.errors import BadRequest, quote
 
@@ -55,12 +57,12 @@ def check_content(content: Any, role: str, where: str) -> None:
         if len(content) > limits.MAX_CONTENT_PARTS:
             raise _invalid(where, f"more than {limits.MAX_CONTENT_PARTS} parts")
         for index, part in enumerate(content):
-            _check_part(part, f"{where}[{index}]")
+            _check_part(part, role, f"{where}[{index}]")
     elif role not in ("tool", "function") or not isinstance(content, dict):
         raise _invalid(where, "a string or a list of content parts is expected")
 
 
-def _check_part(part: Any, where: str) -> None:
+def _check_part(part: Any, role: str, where: str) -> None:
     if not isinstance(part, dict):
         raise _invalid(where, "an object is expected")
     kind = part.get("type")
@@ -69,7 +71,7 @@ def _check_part(part: Any, where: str) -> None:
     if kind in _TEXT_PARTS:
         if not isinstance(part.get("text"), str):
             raise _invalid(f"{where}.text", "a string is expected")
-    elif kind not in _REASONING_PARTS:
+    elif kind not in _REASONING_PARTS and not (role in ("tool", "function") and kind in MEDIA_PARTS):
         raise _invalid(f"{where}.type", f"{quote(kind)} is not supported, this model takes text parts only")
 
 

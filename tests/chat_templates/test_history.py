@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chat_templates import HistoryError, normalise, normalise_tools
-from chat_templates.history import RAW_ARGUMENTS, parse_arguments
+from chat_templates.history import MEDIA_PARTS, RAW_ARGUMENTS, parse_arguments
 
 USER = {"role": "user", "content": "go"}
 
@@ -53,6 +53,13 @@ def test_media_is_refused_by_name(kind: str) -> None:
     with pytest.raises(HistoryError, match="text only") as error:
         normalise([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": kind}]}])
     assert error.value.param == "messages.0.content.1"
+
+
+@pytest.mark.parametrize("kind", [*MEDIA_PARTS])
+def test_media_in_a_result_is_told_of(kind: str) -> None:
+    result = {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "Here: "}, {"type": kind}]}
+    content = normalise([USER, turn(call("a")), result])[2]["content"]
+    assert content == f"Here: [{MEDIA_PARTS[kind]} left out: this model reads text only]"
 
 
 @pytest.mark.parametrize(

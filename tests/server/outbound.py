@@ -77,6 +77,9 @@ def requests(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
         {"type": "text", "text": f"![x]({address}) <img src='{address}'>"},
     ):
         yield "/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        result = {"role": "tool", "tool_call_id": "c", "content": [part]}
+        yield "/v1/chat/completions", {"messages": [{"role": "assistant", "tool_calls": [call]}, result]}
     chat = {"messages": [{"role": "user", "content": address, "name": address}]}
     yield "/v1/chat/completions", {**chat, "model": address}
     yield "/v1/chat/completions", {**chat, "chat_template": "{% include '" + address + "' %}"}
@@ -91,6 +94,10 @@ def requests(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind in ("image", "document"):
         content = [{"type": kind, "source": source}]
         yield "/v1/messages", {"messages": [{"role": "user", "content": content}], "max_tokens": 4}
+        call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": "t", "content": content}
+        turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        yield "/v1/messages", {"messages": [{"role": "user", "content": "hi"}, *turns], "max_tokens": 4}
     for part in (
         {"type": "input_image", "image_url": address},
         {"type": "input_file", "file_url": address, "file_data": address},

@@ -216,7 +216,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [tool_use()]}]}, "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-    ({"messages": [USER, CALLING, {"role": "user", "content": [result([IMAGE])]}]}, "messages[2].content[0].content[0].type"),
+    ({"messages": [USER, CALLING, {"role": "user", "content": [result([{"type": "container"}])]}]}, "messages[2].content[0].content[0].type"),
     ({"messages": [USER, {"role": "user", "content": [result("x")]}]}, "messages[1].content[0].tool_use_id"),
     ({"messages": [USER, {"role": "assistant", "content": [{**tool_use(), "input": "{}"}]}]}, "messages[1].content[0].input"),
     ({"messages": [USER, {"role": "assistant", "content": [{**tool_use(), "name": ""}]}]}, "messages[1].content[0]"),
