@@ -16,7 +16,7 @@ from engine.client import EngineClient
 from server.anthropic.errors import error_body
 from server.anthropic.routes import anthropic_router
 from server.args import ServerArgs
-from server.auth import AuthMiddleware, Tenants
+from server.auth import AuthMiddleware, Tenants, meant_route
 from server.constrainer import Constrainer
 from server.context import context_of
 from server.cors import GatewayCors
@@ -95,7 +95,7 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     async def on_http_exception(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
-        error = from_http_exception(exc.status_code, exc.headers)
+        error = from_http_exception(exc.status_code, exc.headers, meant_route(request.scope["path"]))
         body = error_body(error, request.scope, context_of(request.scope).request_id)
         return Response(body, error.status, headers=error.headers, media_type="application/json")
 

@@ -80,6 +80,15 @@ def declared_level(template: str) -> Level | None:
     return "user" if template in USER_ROUTES else None
 
 
+def meant_route(path: str) -> str:
+    """The route that a client with a wrong base URL means (``/chat/completions``, ``/v1/v1/models``, a slash at the
+    end), "" where none comes near."""
+    words = [word for word in path.split("/") if word][-4:]
+    tails = ["/".join(words[start:]) for start in range(len(words))]
+    candidates = [f"{prefix}{tail}" for tail in tails for prefix in ("/", "/v1/")]
+    return next((route for route in candidates if route in USER_ROUTES), "")
+
+
 class KeyRing:
     """The configured keys of one level, as digests."""
 

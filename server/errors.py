@@ -252,10 +252,11 @@ def _from_engine(exc: EngineError) -> ApiError:
     return from_status(exc.status, str(exc), code=exc.code, param=exc.param)
 
 
-def from_http_exception(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
-    """What the router itself raises: unknown path, wrong method."""
+def from_http_exception(status: int, headers: Mapping[str, str] | None = None, meant: str = "") -> ApiError:
+    """What the router itself raises: unknown path, wrong method. meant: a route that the path comes near."""
     if status == 404:
-        return NotFound("Unknown request URL. Please check the path.")
+        hint = f"The route is {meant}: please check the client's base URL." if meant else "Please check the path."
+        return NotFound(f"Unknown request URL. {hint}")
     if status == 405:
         return MethodNotAllowed("This method is not allowed for this URL.", (headers or {}).get("Allow", ""))
     return from_status(status, "The request was refused.")

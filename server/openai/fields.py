@@ -95,9 +95,16 @@ GRAMMAR_FIELDS: Mapping[str, str] = MappingProxyType(
 
 
 COMPLETIONS_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {name: off for name, off in REFUSED.items() if name != "echo"} | {"suffix": ("",)}
+    {name: off for name, off in REFUSED.items() if name != "echo"}
+    | {
+        "suffix": ("",),
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+    }
 )
-"""The same for POST /v1/completions."""
+"""The same for POST /v1/completions, which knows neither messages nor tools."""
 
 
 def refuse(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> None:

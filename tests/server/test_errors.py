@@ -17,7 +17,7 @@ from server.constrainer import Constrainer
 from server.errors import ApiError, BadRequest, clean, from_http_exception, from_status, quote, translate
 from tests.fakes import Reply, ScriptedEngine
 from tests.live import live
-from tests.server.conftest import FakeChecker
+from tests.server.conftest import FakeChecker, Gateway
 
 KEY = "sk-user-0123456789"
 SCRIPT: dict[str, Any] = {
@@ -185,3 +185,34 @@ def test_a_missing_field_is_named(client: openai.OpenAI, path: str, name: str) -
         client.post(f"/..{path}", cast_to=object, body={"model": "test-model"})
     assert (raised.value.param, raised.value.code) == (name, "missing_required_parameter")
     assert name in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route"),
+    [
+        ("POST", "/chat/completions", "/v1/chat/completions"),
+        ("POST", "/v1/chat/completions/", "/v1/chat/completions"),
+        ("POST", "/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("POST", "//v1//chat//completions", "/v1/chat/completions"),
+        ("POST", "/openai/deployments/some/chat/completions", "/v1/chat/completions"),
+        ("POST", "/v1/messages/v1/messages", "/v1/messages"),
+        ("POST", "/api/v1/responses", "/v1/responses"),
+        ("GET", "/models", "/v1/models"),
+        ("GET", "/api/v0/models", "/v1/models"),
+        ("GET", "/v1/metrics", "/metrics"),
+        ("GET", "/", ""),
+        ("GET", "/v1", ""),
+        ("POST", "/api/chat", ""),
+        ("POST", "/v1/images/generations", ""),
+        ("GET", "/" + "models/" * 1000 + "x", ""),
+    ],
+)
+async def test_a_wrong_base_url_is_answered_with_the_right_route(
+    gateway: Gateway, method: str, path: str, route: str
+) -> None:
+    answer = await gateway.client.request(method, f"http://localhost{path}")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "not_found")
+    named = error["message"].partition("The route is ")[2].partition(":")[0]
+    assert named == route
+    assert gateway.engine.requests == []
