@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from toolcall.json_strings import read_python_string, read_string
-from toolcall.json_text import number, quote
+from toolcall.json_text import WORDS, number, quote
 from toolcall.lexer import SPACE, Lexer, NoCall, Put, Read, skip_space
 
 MAX_DEPTH = 200
@@ -30,7 +30,6 @@ _SPACES = re.compile(f"[{SPACE}]+")
 _JSON_SPACE = {ord(char): " " for char in SPACE if char not in " \t\r\n"}
 """What is white space here, and not in JSON."""
 _ATOM = re.compile(r"[^\s,:;\]})\[{(\"'<>`]+")
-_WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _OTHER_WORDS = {"TRUE": "true", "FALSE": "false", "NULL": "null", "undefined": "null"}
 _NO_NUMBER = re.compile(r"[+-]?(?:nan|inf(?:inity)?)", re.IGNORECASE)
 """What JSON has no word for is text, as in tags."""
@@ -48,7 +47,7 @@ def read_atom(lx: Lexer, put: Put, *, python: bool = False) -> Read[None]:
             break
         yield
     word = found.group()
-    text = _WORDS.get(word) or number(word) or _other_base(word)
+    text = WORDS.get(word) or number(word) or _other_base(word)
     if text is None and not python:
         text = _OTHER_WORDS.get(word) or (quote(word) if _NO_NUMBER.fullmatch(word) else None)
     if text is None:

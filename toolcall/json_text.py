@@ -7,6 +7,10 @@ import re
 from json.encoder import encode_basestring
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+ESCAPED = '"\\' + "".join(map(chr, range(0x20)))
+"""The characters that a JSON string cannot hold as they are."""
+WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
+"""JSON's words, and Python's for the same."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LOOSE_NUMBER = re.compile(r"([+-]?)([0-9][0-9_]*)?(?:\.([0-9_]*))?([eE][+-]?[0-9]+)?")
 

@@ -23,6 +23,8 @@ STRIDE = 4_096
 """How far ahead a reader looks for markers at a time."""
 QUIET_STRIDE = 64
 """The same for a reader whose put may raise."""
+MAX_HEADER = 512
+"""A name or key longer than this is none."""
 _SPACE_RUN = re.compile(f"[{SPACE}]+")
 
 
@@ -173,6 +175,15 @@ class Markers:
             if text.startswith(word, pos):
                 return word
         return None
+
+
+def ignore(text: str) -> None:
+    """A put for text that is passed over."""
+
+
+def begins_name(char: str) -> bool:
+    """Whether a name may begin like this; "" is the end of input."""
+    return char.isalnum() or char == "_"
 
 
 def peek(lx: Lexer) -> Read[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from toolcall.json_stream import decode_all, read_atom, read_bare_key, read_object, read_value
 from toolcall.json_strings import read_text
 from toolcall.json_text import encodable, is_object
-from toolcall.lexer import Lexer, NoCall, Read, peek, second, skip_space
+from toolcall.lexer import Lexer, NoCall, Read, ignore, peek, second, skip_space
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
 
@@ -68,7 +68,7 @@ class JsonCalls:
         call.end()
 
     def skip(self, lx: Lexer, out: Output) -> Read[None]:
-        yield from read_value(lx, _nothing)
+        yield from read_value(lx, ignore)
 
     def _member(self, lx: Lexer, call: CallWriter, options: Options, strange: list[str]) -> Read[int]:
         """Reads one key and its value. Returns 1 if the call goes on in an inner object. strange: takes the keys
@@ -102,7 +102,7 @@ class JsonCalls:
         else:
             if key not in (*self.names, *self.arguments, *OTHER_KEYS):
                 strange.append(key)
-            yield from read_value(lx, _nothing)
+            yield from read_value(lx, ignore)
         return 0
 
     def _named(self, lx: Lexer, call: CallWriter, key: str) -> Read[None]:
@@ -121,10 +121,6 @@ def _may_end(lx: Lexer, char: str, options: Options) -> bool:
 
 def _begins_key(char: str) -> bool:
     return char.isalpha() or char in "_$"
-
-
-def _nothing(piece: str) -> None:
-    return None
 
 
 def read_arguments(lx: Lexer, call: CallWriter) -> Read[None]:

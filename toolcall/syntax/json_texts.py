@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from toolcall.lexer import Lexer, Read
-from toolcall.syntax.tags import MAX_HEADER
+from toolcall.lexer import MAX_HEADER, Lexer, Read
 
 _QUOTES = re.compile(r'\\(?:.|\Z)|"', re.DOTALL)
 _REST = re.compile(r'(?:[^"\\]++|\\.)*+"[ \t\r\n]*+', re.DOTALL)

@@ -11,13 +11,24 @@ from typing import Any
 
 from toolcall.json_stream import read_object
 from toolcall.json_strings import checked
-from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, peek, skip_space, until
+from toolcall.lexer import (
+    MAX_HEADER,
+    SPACE,
+    Lexer,
+    Markers,
+    NoCall,
+    Read,
+    at_marker,
+    begins_name,
+    peek,
+    skip_space,
+    until,
+)
 from toolcall.output import CallWriter, Output
 from toolcall.schema import Tool, ToolSet
 from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import ARGUMENT_KEYS, NAME_KEYS, JsonCalls, read_arguments
 
-MAX_HEADER = 512
 _COUNT = re.compile(r"[:#]\s*[0-9]+$")
 _LOW_COUNT = re.compile(r"_[0-9]+$")
 _STEM = re.compile(r"^(?:functions|tools)[.:/_]")
@@ -63,7 +74,7 @@ class KimiCalls:
         if self.call_open:
             return (yield from at_marker(lx, self._opening)) is not None
         char = yield from peek(lx)
-        return char.isalnum() or char == "_"
+        return begins_name(char)
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)

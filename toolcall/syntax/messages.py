@@ -9,12 +9,11 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, at_marker, skip_space, until
+from toolcall.lexer import MAX_HEADER, Lexer, Markers, NoCall, Put, Read, at_marker, skip_space, until
 from toolcall.output import Channel, Output
 from toolcall.syntax.block import Body, Options
 from toolcall.syntax.json_calls import read_arguments
 
-MAX_HEADER = 512
 _RECIPIENT = re.compile(r"to=\s*([^\s<]+)")
 _NAMES = re.compile(r"[.:/]")
 _GLUED = re.compile(r"(?:json|code|commentary|analysis)$")

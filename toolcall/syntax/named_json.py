@@ -7,13 +7,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from toolcall.json_strings import checked
-from toolcall.lexer import Lexer, Markers, NoCall, Read, at_marker, peek, skip_space, until
+from toolcall.lexer import (
+    MAX_HEADER,
+    Lexer,
+    Markers,
+    NoCall,
+    Read,
+    at_marker,
+    begins_name,
+    ignore,
+    peek,
+    skip_space,
+    until,
+)
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import JsonCalls, read_arguments
 from toolcall.syntax.python_calls import read_keywords
-
-MAX_HEADER = 512
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,7 @@ class NamedJson:
         if self.call_open:
             return (yield from at_marker(lx, self._opening)) is not None
         char = yield from peek(lx)
-        return char.isalnum() or char == "_"
+        return begins_name(char)
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
@@ -100,7 +110,7 @@ class NamedJson:
         yield from self._close(lx)
 
     def _read_wrapped(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
-        word = yield from until(lx, self._name, _ignore, limit=MAX_HEADER)
+        word = yield from until(lx, self._name, ignore, limit=MAX_HEADER)
         if word not in self.name_ends:
             raise NoCall
         lx.pos += len(word or "")
@@ -117,7 +127,7 @@ class NamedJson:
             return
         if word in self.id_marks:
             lx.pos += len(word)
-            word = yield from until(lx, self._after_id, _ignore, limit=MAX_HEADER)
+            word = yield from until(lx, self._after_id, ignore, limit=MAX_HEADER)
         if word in self.name_ends:
             lx.pos += len(word or "")
 
@@ -147,7 +157,3 @@ class NamedJson:
             word = yield from at_marker(lx, self._trails)
             if word is None or word in self.closes:
                 return
-
-
-def _ignore(text: str) -> None:
-    return None

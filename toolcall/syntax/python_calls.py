@@ -9,11 +9,23 @@ from dataclasses import dataclass
 from toolcall.json_stream import read_value
 from toolcall.json_strings import checked
 from toolcall.json_text import is_object, quote
-from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, at_marker, peek, second, skip_space, until
+from toolcall.lexer import (
+    MAX_HEADER,
+    Lexer,
+    Markers,
+    NoCall,
+    Put,
+    Read,
+    at_marker,
+    begins_name,
+    peek,
+    second,
+    skip_space,
+    until,
+)
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
 
-MAX_HEADER = 512
 _KEY = re.compile(r"\w+")
 _NAME = re.compile(r"[\w.-]*")
 _BEHIND = ("", ",", ";", "]", "`", *string.ascii_letters, "_")
@@ -43,10 +55,10 @@ class PythonCalls:
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         char = yield from peek(lx)
-        if char == "[" and not self.in_list and _begins_name((yield from second(lx))):
+        if char == "[" and not self.in_list and begins_name((yield from second(lx))):
             lx.pos += 1
             char = yield from skip_space(lx)
-        return _begins_name(char)
+        return begins_name(char)
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
@@ -145,7 +157,3 @@ def _read_argument(lx: Lexer, call: CallWriter, first: bool) -> Read[None]:
         call.commit()
     yield from read_value(lx, call.put, python=True)
     call.commit()
-
-
-def _begins_name(char: str) -> bool:
-    return char.isalnum() or char == "_"

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 
 from toolcall.json_strings import checked
 from toolcall.json_text import is_object, quote
-from toolcall.lexer import Lexer, NoCall, Read, at_marker, at_words, peek, skip_space, until
+from toolcall.lexer import (
+    MAX_HEADER,
+    Lexer,
+    NoCall,
+    Read,
+    at_marker,
+    at_words,
+    begins_name,
+    ignore,
+    peek,
+    skip_space,
+    until,
+)
 from toolcall.output import CallWriter, Output
 from toolcall.schema import ANY, Tool, ToolSet, to_json
 from toolcall.syntax.attributes import attribute_type, first_attribute, may_be_label
@@ -15,7 +27,7 @@ from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import ARGUMENT_KEYS, read_arguments
 from toolcall.syntax.python_calls import read_keywords
 from toolcall.syntax.tagged_values import TaggedValue, may_end
-from toolcall.syntax.tags import MAX_HEADER, Tags
+from toolcall.syntax.tags import Tags
 
 
 @dataclass(frozen=True)
@@ -30,7 +42,7 @@ class TaggedCalls(Tags):
         if self.call_open:
             return (yield from at_marker(lx, self.opening)) is not None
         char = yield from peek(lx)
-        return bool(char) and (char.isalnum() or char in "_\"'")
+        return begins_name(char) or char in ('"', "'")
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
@@ -68,7 +80,7 @@ class TaggedCalls(Tags):
         tag is missing."""
         if self.value_open and (yield from at_words(lx, tuple(key + self.key_end for key in tool.keys))):
             return
-        if options.rescued or (yield from until(lx, self.members, _drop, limit=MAX_HEADER)) is None:
+        if options.rescued or (yield from until(lx, self.members, ignore, limit=MAX_HEADER)) is None:
             raise NoCall
         word = yield from at_marker(lx, self.members)
         if word not in (self.param_open, *self.param_opens):
@@ -173,7 +185,3 @@ class TaggedCalls(Tags):
         if not known or lx.buf[lx.pos :] in self.value_opens.prefixes:
             raise NoCall
         return not (yield from at_words(lx, (self.param_open, self.call_close)))
-
-
-def _drop(text: str) -> None:
-    return None

@@ -5,12 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from toolcall.json_text import escape
-from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_marker, at_words, peek, skip_space, until
+from toolcall.lexer import (
+    MAX_HEADER,
+    SPACE,
+    Lexer,
+    Markers,
+    NoCall,
+    Put,
+    Read,
+    at_marker,
+    at_words,
+    peek,
+    skip_space,
+    until,
+)
 from toolcall.schema import ParamType, SchemaNode, Tool, to_json
 from toolcall.syntax.attributes import first_attribute, may_be_label
 from toolcall.syntax.json_texts import JsonText
 from toolcall.syntax.nested import nested_json
-from toolcall.syntax.tags import CDATA_OPEN, MAX_HEADER, Tags
+from toolcall.syntax.tags import CDATA_OPEN, Tags
 from toolcall.syntax.xml_text import CDATA_CLOSE, IN_CDATA, begins_cdata, behind_cdata, read_cdata, read_entity
 
 _XML = ("&", CDATA_OPEN, CDATA_CLOSE)

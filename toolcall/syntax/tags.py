@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from toolcall.json_text import ESCAPED
 from toolcall.lexer import Markers
 
-MAX_HEADER = 512
-"""A name or key longer than this is none."""
 CDATA_OPEN = "<![CDATA["
-_PLAIN_EXCEPT = '"\\' + "".join(map(chr, range(0x20)))
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class Tags:
 
     def ends_with(self, closes: tuple[str, ...]) -> tuple[Markers, Markers]:
         words = (*closes, *self._loose, self.reopens, *(("&", CDATA_OPEN) if self.xml else ()))
-        return Markers(words, _PLAIN_EXCEPT), Markers((*words, *("\n" + close for close in closes)), _PLAIN_EXCEPT)
+        return Markers(words, ESCAPED), Markers((*words, *("\n" + close for close in closes)), ESCAPED)
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, until
-from toolcall.syntax.tags import CDATA_OPEN, MAX_HEADER, Tags
+from toolcall.json_text import ESCAPED
+from toolcall.lexer import MAX_HEADER, SPACE, Lexer, Markers, NoCall, Put, Read, until
+from toolcall.syntax.tags import CDATA_OPEN, Tags
 
 CDATA_CLOSE = "]]>"
-IN_CDATA = Markers((CDATA_CLOSE,), '"\\' + "".join(map(chr, range(0x20))))
+IN_CDATA = Markers((CDATA_CLOSE,), ESCAPED)
 _ENTITY = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#([0-9]{1,7})|#x([0-9a-fA-F]{1,6}));")
 _MAY_BE_ENTITY = re.compile(r"&(?:#[0-9]{0,7}|#x[0-9a-fA-F]{0,6}|[a-z]{0,4})")
 _NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
