@@ -16,6 +16,9 @@ _COMPOSING = frozenset(
 )
 _JSON_MARKS = re.compile(r"(\s+|[{}:,])")
 _LINE_BREAKS = re.compile(r"((?<![^\S\n])[^\S\n]*+\n\s*+)")
+_WRITTEN = re.compile(r"\\?\n|\\.|/")
+_ESCAPED = {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}
+"""What stands otherwise in a Lark regex literal."""
 TERMINALS = "WS: /[ \\t\\r\\n]{1,64}/\nLAYOUT: /[ \\n]{1,4}/\nINDEX: /[0-9]{1,3}/\n"
 
 
@@ -89,10 +92,8 @@ def lark_literal(text: str) -> str:
 
 
 def lark_regex(pattern: str) -> str:
-    """A Lark regex literal: unescaped slashes are escaped."""
-    return (
-        "/" + re.sub(r"(\\.)|/", lambda found: found[1] or "\\/", pattern, flags=re.DOTALL).replace("\n", "\\n") + "/"
-    )
+    """A Lark regex literal: slashes and line ends escaped, nothing else touched."""
+    return "/" + _WRITTEN.sub(lambda found: _ESCAPED.get(found[0], found[0]), pattern) + "/"
 
 
 def close_objects(schema: Schema) -> Schema:

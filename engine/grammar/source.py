@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 from engine.grammar.interface import GrammarError
@@ -15,6 +16,9 @@ MAX_SCHEMA_DEPTH = 64
 MAX_CHOICES = 4096
 MAX_EBNF_RULES = 512
 """The converter's time grows with their square; this many take a tenth of a second."""
+_WRITTEN = re.compile(r"\\?\n|\\.|/")
+_ESCAPED = {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}
+"""What stands otherwise in a Lark regex literal."""
 
 
 def _structure(pattern: str) -> Iterator[str]:
@@ -74,17 +78,8 @@ def lark_string(text: str) -> str:
 
 
 def lark_regex(pattern: str) -> str:
-    """A Lark regex literal: slashes escaped, nothing else touched."""
-    out, escaped = [], False
-    for char in pattern:
-        if char == "/" and not escaped:
-            out.append("\\/")
-        elif char == "\n":
-            out.append("\\n")
-        else:
-            out.append(char)
-        escaped = char == "\\" and not escaped
-    return "/" + "".join(out) + "/"
+    """A Lark regex literal: slashes and line ends escaped, nothing else touched."""
+    return "/" + _WRITTEN.sub(lambda found: _ESCAPED.get(found[0], found[0]), pattern) + "/"
 
 
 def _choice_lark(source: str) -> str:
