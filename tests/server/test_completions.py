@@ -155,6 +155,8 @@ async def test_best_of_keeps_the_likeliest(make_gateway: Callable[..., Any]) -> 
         assert body["choices"][0]["logprobs"] is None
         assert body["usage"]["completion_tokens"] == 4 * len("text 0!"), "all candidates were paid for"
         assert (await ask(gateway, "p", best_of=4, stream=True)).json()["error"]["param"] == "best_of"
+        for best_of in (0, 1, None):
+            assert len((await answer(gateway, "p", best_of=best_of))["choices"]) == 1
         for best_of in (1, -1, limits.MAX_BEST_OF + 1):
             assert (await ask(gateway, "p", n=2, best_of=best_of)).json()["error"]["param"] == "best_of"
 

@@ -140,6 +140,8 @@ async def test_at_the_limit_and_beyond(
 
 NATIVE: list[tuple[str, str, str, Callable[[int], Any], int]] = [
     ("/v1/completions", "prompt", "prompts", lambda n: {"prompt": ["p"] * n, "max_tokens": 1}, limits.MAX_PROMPTS),
+    ("/v1/completions", "prompt", "choices", lambda n: {"prompt": ["p"] * (n // (2 + n % 2)), "n": 2 + n % 2}, limits.MAX_COMPLETIONS),
+    ("/generate", "text", "choices", lambda n: {"text": ["p"] * (n // (2 + n % 2)), "sampling_params": {"n": 2 + n % 2}}, limits.MAX_COMPLETIONS),
     ("/v1/completions", "logprobs", "logprobs", lambda n: {"prompt": "p", "logprobs": n}, limits.MAX_COMPLETION_LOGPROBS),
     ("/v1/completions", "best_of", "best_of", lambda n: {"prompt": "p", "best_of": n}, limits.MAX_BEST_OF),
     ("/generate", "rid", "rid", lambda n: {"text": "p", "rid": "r" * n}, limits.MAX_RID),
@@ -169,6 +171,9 @@ def test_body_structure() -> None:
     half = limits.MAX_JSON_ELEMENTS - 3
     assert parse_object(b'{"a":[' + b"1," * half + b"1]}")
     assert refused(b'{"a":[' + b"1," * (half + 2) + b"1]}").status == 400
+    pairs = limits.MAX_JSON_STRINGS // 2
+    assert parse_object(b"{" + b",".join([b'"k":"v"'] * pairs) + b"}") == {"k": "v"}
+    assert refused(b"{" + b",".join([b'"k":"v"'] * (pairs + 1)) + b"}").status == 400
     prose = b'{"a":"' + b'a, [b], {c}, \\\\ \\" ' * 60_000 + b'"}'
     assert parse_object(prose), "commas and brackets in strings are not counted"
     assert parse_object(b'{"a":' * limits.MAX_JSON_DEPTH + b"1" + b"}" * limits.MAX_JSON_DEPTH)

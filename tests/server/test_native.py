@@ -372,6 +372,14 @@ async def test_an_engine_failure_in_a_native_stream_is_an_error_event(make_gatew
         assert (error["error"]["message"], done) == ("Gone.", "[DONE]")
 
 
+async def test_silence_is_filled_with_comments_that_no_chunk_is_lost_to(make_gateway: Callable[..., Any]) -> None:
+    pace = {"stream_start_timeout": 0.05, "sse_comment_interval": 0.02, "sse_chunk_interval": 0.04}
+    async with make_gateway(Reply("Hello", chunk=1, delay=0.15), **pace) as gateway:
+        text = (await post(gateway, "/generate", {"text": "p", "stream": True})).text
+    assert ": keep-alive" in text
+    assert [chunk["text"] for chunk in events(text)[:-1]] == ["H", "He", "Hel", "Hell", "Hello", "Hello"]
+
+
 async def test_an_answer_aborted_before_its_first_token_has_its_logprob_fields(
     make_gateway: Callable[..., Any],
 ) -> None:

@@ -76,6 +76,14 @@ def change(**fields: Any) -> Any:
         (change(structures=[{"begin": "<function=", "schema": 5, "end": ""}]), ".structures[0].schema"),
         (change(structures=[{"begin": "<function=", "schema": {"type": "nope"}, "end": ""}]), ".structures[0].schema"),
         (change(structures=[{"begin": "<function=", "schema": {}, "end": 5}]), ".structures[0].end"),
+        (
+            change(structures=[{"begin": "<function=" + "f" * limits.MAX_TAG_CHARS, "schema": {}, "end": ""}]),
+            ".structures[0].begin",
+        ),
+        (
+            change(structures=[{"begin": "<function=", "schema": {}, "end": "e" * (limits.MAX_TAG_CHARS + 1)}]),
+            ".structures[0].end",
+        ),
         ({"type": "structural_tag", "format": {}}, ".format"),
     ],
 )
@@ -89,3 +97,6 @@ def test_the_limits_themselves_are_allowed() -> None:
     structures = TAG["structures"] * (limits.MAX_STRUCTURES // 2)
     triggers = ["<function=", *[f"<t{i}" for i in range(limits.MAX_TRIGGERS - 1)]]
     assert parse_structural_tag(change(structures=structures, triggers=triggers), "x").grammar is not None
+    most = "<" + "t" * (limits.MAX_TAG_CHARS - 1)
+    structures = [{"begin": most, "schema": {}, "end": most}]
+    assert parse_structural_tag(change(structures=structures, triggers=[most, "<"]), "x").grammar is not None

@@ -175,6 +175,9 @@ def test_every_corruption_is_found_and_repaired(corrupt):
     assert kv.num_free == 7, "the live lease keeps its pages, the cache is dropped"
     kv.commit(live, [1, 1, 2, 2, 3, 3], 6)
     assert kv.check() == []
+    found = kv.match_prefix("", [1, 1, 2, 2, 3, 3, 4], 6)
+    assert [node.page for node in found] == live.pages, "what was computed is found again"
+    assert kv.match_prefix("", [2, 2, 3, 3], 4) == [], "and nothing is found under another prefix"
     kv.release(live)
     assert kv.check() == []
 
