@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -140,6 +141,23 @@ def test_probing_a_bomb_ends_too(payload: str) -> None:
     with pytest.raises(TemplateError):
         render(payload, [{"role": "user", "content": "hi"}])
     assert time.monotonic() - start < 20
+
+
+class _Slow(list[str]):
+    """Items that are long in coming, and cost nothing: what a machine looks like that is busy elsewhere."""
+
+    def __iter__(self) -> Iterator[str]:
+        for item in super().__iter__():
+            time.sleep(0.05)
+            yield item
+
+
+def test_a_busy_machine_is_not_the_templates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chat_templates.sandbox.MAX_SECONDS", 0.1)
+    template = CompiledTemplate("{% for word in words %}{{ word }}{% endfor %}")
+    assert template.render({"words": _Slow("abcde")}) == "abcde"
+    with pytest.raises(TemplateError, match="longer than"):
+        CompiledTemplate("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}").render({})
 
 
 def test_output_at_the_limit_passes_and_above_it_is_refused() -> None:
