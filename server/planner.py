@@ -30,6 +30,8 @@ from toolcall.ids import make_id_factory
 _SUFFIX_CHARS = 512
 """As much of the rendered prompt's end as a parser may need to know its start state."""
 
+_THINK_NAMES = ("enable_thinking", "thinking")
+"""What templates call the switch: Qwen's and GLM's, then DeepSeek's, Kimi's and Granite's."""
 _NOT_TEMPLATE_KWARGS = frozenset({"chat_template", "messages", "tools", "tokenize", "return_tensors", "return_dict"})
 
 
@@ -244,9 +246,13 @@ def reasoning_state(reasoning: ReasoningFormat | None, suffix: str) -> Reasoning
 
 
 def template_kwargs(
-    kwargs: Mapping[str, Any] | None, effort: str | None = None, param: str = "chat_template_kwargs"
+    kwargs: Mapping[str, Any] | None,
+    effort: str | None = None,
+    think: bool | None = None,
+    param: str = "chat_template_kwargs",
 ) -> dict[str, Any]:
-    """``chat_template_kwargs`` and ``reasoning_effort``, checked; the template decides which names it reads."""
+    """``chat_template_kwargs`` and ``reasoning_effort``, checked; the template decides which names it reads. think:
+    whether the model is asked to, in the dialect's own words; kwargs that say so themselves win."""
     given = dict(kwargs or {})
     if len(given) > limits.MAX_TEMPLATE_KWARGS:
         raise BadRequest(f"'{param}' holds more than {limits.MAX_TEMPLATE_KWARGS} names.", param=param)
@@ -259,6 +265,8 @@ def template_kwargs(
             raise BadRequest(f"'{param}.{name[:64]}' is too long.", param=param)
     if effort is not None:
         given.setdefault("reasoning_effort", effort)
-        if effort == "none":
-            given.setdefault("enable_thinking", False)
+    if think is None and effort == "none":
+        think = False
+    if think is not None and given.keys().isdisjoint(_THINK_NAMES):
+        given |= dict.fromkeys(_THINK_NAMES, think)
     return given

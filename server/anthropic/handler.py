@@ -94,7 +94,6 @@ class MessagesHandler:
             return _PARAMETERS.sub(r"\1.input_schema", tool_path(param, places))
 
         think, shown = read_thinking(asked.thinking)
-        kwargs = {"enable_thinking": think, **(asked.chat_template_kwargs or {})}
         with renamed(rename):
             messages = read_conversation(asked.system, asked.messages)
             resume = is_prefill(messages)
@@ -104,7 +103,7 @@ class MessagesHandler:
                 sampling=sampling_params(fields, services.engine.model_info, max_tokens=fields.max_tokens),
                 tools=read_tools(asked.tools, places, asked.tool_choice),
                 shape=read_format(asked.output_config, asked.output_format),
-                template_kwargs=template_kwargs(kwargs, read_effort(asked.output_config)),
+                template_kwargs=template_kwargs(asked.chat_template_kwargs, read_effort(asked.output_config), think),
                 add_generation_prompt=not resume,
                 continue_final_message=resume,
                 tenant=services.tenant(context, fields.cache_salt),

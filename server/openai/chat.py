@@ -70,7 +70,7 @@ class ChatHandler:
             sampling=self._sampling(chat),
             tools=tools,
             shape=output_shape(body),
-            template_kwargs=template_kwargs(chat.chat_template_kwargs, _effort(chat)),
+            template_kwargs=template_kwargs(chat.chat_template_kwargs, _effort(chat), _think(chat)),
             template=self._template(chat),
             separate_reasoning=chat.separate_reasoning is not False,
             tenant=services.tenant(context, chat.cache_salt),
@@ -144,6 +144,22 @@ def _effort(chat: ChatCompletionRequest) -> str | None:
             f"Invalid value for 'reasoning_effort': one of {', '.join(EFFORTS)} is expected.", param="reasoning_effort"
         )
     return chat.reasoning_effort
+
+
+def _think(chat: ChatCompletionRequest) -> bool | None:
+    """Whether the model is asked to think, in the words of other servers: ``enable_thinking``, else ``thinking``."""
+    thinking = chat.thinking
+    if chat.enable_thinking is not None or thinking is None:
+        return chat.enable_thinking
+    if isinstance(thinking, bool):
+        return thinking
+    kind = thinking.get("type")
+    if kind not in ("enabled", "disabled", "adaptive", "auto"):
+        raise BadRequest(
+            "Invalid value for 'thinking.type': 'enabled', 'disabled', 'adaptive' or 'auto' is expected.",
+            param="thinking.type",
+        )
+    return {"enabled": True, "disabled": False}.get(str(kind))
 
 
 def _prompt_end(chat: ChatCompletionRequest) -> dict[str, bool]:

@@ -36,7 +36,6 @@ IGNORED: Mapping[str, str] = MappingProxyType(
         "length_penalty": "beam search only",
         "early_stopping": "beam search only",
         "data_parallel_rank": "one data-parallel rank",
-        "thinking": "use chat_template_kwargs or reasoning_effort",
     }
 )
 """Fields that change nothing in the answer."""

@@ -34,6 +34,8 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, frozen=True):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    thinking: dict[str, Any] | bool | None = None
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     return_token_ids: bool | None = None
