@@ -47,6 +47,13 @@ struct KvView {
     int32_t layer;
 };
 
+// The tile of keys that holds a position of a sequence.
+inline const uint8_t* key_tile(const KvView& view, int kv_head, int position) {
+    const KvLayout& l = *view.layout;
+    return view.pool + size_t(view.pages[position / l.page_size]) * l.page_bytes + view.layer * l.layer_bytes +
+           kv_head * l.head_bytes + position % l.page_size / l.tile * l.k_tile_bytes;
+}
+
 struct AttentionScratch {
     uint32_t* query;    // [max_rows][k_words]
     int32_t* last;      // [max_rows] last visible position of each row

@@ -18,15 +18,18 @@ constexpr int ROWS = 2;
 #endif
 constexpr int MAX_ROWS_GROUP = 8;
 constexpr int BLOCK_TILES = KV_BLOCK / LANES;
+constexpr int MAX_FETCH = 4;  // tiles that a score looks ahead
 
 namespace {
 
 struct Bf16Math {
+    static constexpr int EXP2_DEGREE = 4;
     static constexpr int v_rows = LANES / 2;  // words of a tile along tokens
     CG_INLINE f16v mac(f16v acc, uint32_t a, const uint32_t* b) { return dot_bf16(acc, splat_bits(a), load<u16v>(b)); }
 };
 
 struct F32Math {
+    static constexpr int EXP2_DEGREE = 5;
     static constexpr int v_rows = LANES;
     CG_INLINE f16v mac(f16v acc, uint32_t a, const uint32_t* b) {
         return fma16((f16v)splat_bits(a), load<f16v>(b), acc);
@@ -130,7 +133,7 @@ void kv_write(const KvLayout& l, uint8_t* pool, int layer, int kv_head, int64_t 
 // ---------------------------------------------------------------- reading KV: one block as tiles of 16 tokens
 
 struct Tiles {
-    const uint32_t* k[BLOCK_TILES];
+    const uint32_t* k[BLOCK_TILES + MAX_FETCH];  // behind the block's own: what to ask for
     const uint32_t* v[BLOCK_TILES];
 };
 
@@ -194,9 +197,8 @@ void resolve(const KvView& view, AttentionScratch* s, int kv_head, int start, in
                 continue;
             }
             const int offset = position % l.page_size, tile = offset / l.tile;
-            const uint8_t* head = view.pool + size_t(view.pages[position / l.page_size]) * l.page_bytes +
-                                  view.layer * l.layer_bytes + kv_head * l.head_bytes;
-            const uint8_t* k = head + tile * l.k_tile_bytes;
+            const uint8_t* k = key_tile(view, kv_head, position);
+            const uint8_t* head = k - tile * l.k_tile_bytes;
             const uint8_t* v = head + l.v_offset + tile * l.v_tile_bytes;
             if (int8) {
                 const float* scales = reinterpret_cast<const float*>(head + l.scale_offset);
@@ -227,30 +229,44 @@ void resolve(const KvView& view, AttentionScratch* s, int kv_head, int start, in
             tiles.v[i] = v_out;
         }
     }
+    for (int i = count; i < BLOCK_TILES + MAX_FETCH; ++i) {
+        const int position = start + i * LANES;
+        tiles.k[i] = in_place && position < limit ? reinterpret_cast<const uint32_t*>(key_tile(view, kv_head, position)) : tiles.k[0];
+    }
 }
 
 // ---------------------------------------------------------------- micro kernels
 
-// scores[r][t * 16 ..] = sum over words of a[r][w] * k_t[w][16 lanes], ascending w.
-template <class M, int R, int T>
-CG_INLINE void score_tiles(float* scores, const uint32_t* a, int a_stride, const uint32_t* const* k, int words) {
+// scores[r][t * 16 ..] = sum over words of a[r][w] * k_t[w][16 lanes], ascending w. FETCH: asks meanwhile for the lines of
+// the keys that come two pairs later, and for these tokens' values.
+template <class M, int R, int T, bool FETCH>
+CG_INLINE void score_tiles(float* scores, const uint32_t* a, int a_stride, const uint32_t* const* k, const uint32_t* const* v,
+                           int words) {
     f16v acc[R][T];
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < T; ++t) acc[r][t] = splat(0.0f);
-    for (int w = 0; w < words; ++w)
+#pragma GCC unroll 2
+    for (int w = 0; w < words; ++w) {
+        if (FETCH)
+            for (int t = 0; t < T; ++t) {
+                __builtin_prefetch(k[t + 2 * T] + w * LANES);
+                __builtin_prefetch(v[t] + w * LANES);
+            }
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
             for (int t = 0; t < T; ++t) acc[r][t] = M::mac(acc[r][t], a[r * a_stride + w], k[t] + w * LANES);
+    }
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < T; ++t) store(scores + r * KV_BLOCK + t * LANES, acc[r][t]);
 }
 
-template <class M, int R>
+template <class M, int R, bool FETCH>
 void score_block(float* scores, const uint32_t* a, int a_stride, const Tiles& tiles, int count, int words) {
     int i = 0;
-    for (; i + 2 <= count; i += 2) score_tiles<M, R, 2>(scores + i * LANES, a, a_stride, tiles.k + i, words);
-    if (i < count) score_tiles<M, R, 1>(scores + i * LANES, a, a_stride, tiles.k + i, words);
+    for (; i + 2 <= count; i += 2)
+        score_tiles<M, R, 2, FETCH>(scores + i * LANES, a, a_stride, tiles.k + i, tiles.v + i, words);
+    if (i < count) score_tiles<M, R, 1, FETCH>(scores + i * LANES, a, a_stride, tiles.k + i, tiles.v + i, words);
 }
 
 // values[r][t * 16 ..] = sum over tokens of p[r][token] * v[token][16 lanes], ascending tokens.
@@ -283,9 +299,11 @@ void value_block(float* values, const uint32_t* p, const Tiles& tiles, int count
 
 template <class M, int R>
 struct ByRows {
-    static void score(int rows, float* scores, const uint32_t* a, int a_stride, const Tiles& t, int count, int words) {
-        if (rows == R) return score_block<M, R>(scores, a, a_stride, t, count, words);
-        if constexpr (R > 1) ByRows<M, R - 1>::score(rows, scores, a, a_stride, t, count, words);
+    static void score(int rows, float* scores, const uint32_t* a, int a_stride, const Tiles& t, int count, int words,
+                      bool fetch) {
+        if (rows == R && fetch) return score_block<M, R, true>(scores, a, a_stride, t, count, words);
+        if (rows == R) return score_block<M, R, false>(scores, a, a_stride, t, count, words);
+        if constexpr (R > 1) ByRows<M, R - 1>::score(rows, scores, a, a_stride, t, count, words, fetch);
     }
     static void value(int rows, float* values, const uint32_t* p, const Tiles& t, int count, int padded_dim) {
         if (rows == R) return value_block<M, R>(values, p, t, count, padded_dim);
@@ -295,13 +313,11 @@ struct ByRows {
 
 // ---------------------------------------------------------------- softmax of one block, merging of blocks
 
-// scores -> weights 2^(score - max) of one row, in the computing type; returns max and sum. Of `count` tiles the first
-// `visible` tokens get a weight, the others 0. Scores are in units of log 2: the queries were scaled.
-CG_INLINE void softmax_row(const AttentionScratch* s, int type, float* scores, void* weights, int count, int visible,
-                           float& row_max, float& row_sum) {
+// The first `visible` of a row's scores, the last vector padded with `none`; int8 keys' scales are applied. Returns the
+// largest.
+CG_INLINE float prepare_scores(const AttentionScratch* s, int type, float* scores, int visible) {
     const f16v none = splat(-1e30f);
-    const int used = visible >= count * LANES ? count : (visible + LANES - 1) / LANES;
-    f16v largest = none;
+    const int used = (visible + LANES - 1) / LANES;
     if (type == KV_INT8)
         for (int i = 0; i < used; ++i)
             store(scores + i * LANES, load<f16v>(scores + i * LANES) * load<f16v>(s->k_scale + i * LANES));
@@ -310,22 +326,33 @@ CG_INLINE void softmax_row(const AttentionScratch* s, int type, float* scores, v
         float* last = scores + (used - 1) * LANES;
         store(last, (lane + (used - 1) * LANES) < visible ? load<f16v>(last) : none);
     }
+    f16v largest = none;
+#pragma GCC unroll 4
     for (int i = 0; i < used; ++i) largest = max16(largest, load<f16v>(scores + i * LANES));
-    row_max = max_lanes(largest);
+    return max_lanes(largest);
+}
+
+// scores -> weights 2^(score - row_max) in the computing type, 0 behind `visible` up to `count` tiles. Returns the lanes'
+// sums.
+template <class M>
+CG_INLINE f16v weigh(const AttentionScratch* s, int type, const float* scores, uint32_t* weights, int count, int visible,
+                     float row_max) {
+    const int used = (visible + LANES - 1) / LANES;
+    const f16v largest = splat(row_max);
     f16v sum = splat(0.0f);
+#pragma GCC unroll 4
     for (int i = 0; i < used; ++i) {
-        f16v p = exp2_16(load<f16v>(scores + i * LANES) - row_max);
+        f16v p = exp2_16<M::EXP2_DEGREE>(load<f16v>(scores + i * LANES) - largest);
         sum += p;
-        if (type == KV_FLOAT32) {
-            store(static_cast<float*>(weights) + i * LANES, p);
+        if (M::v_rows == LANES) {
+            store(weights + i * LANES, p);
             continue;
         }
         if (type == KV_INT8) p = p * load<f16v>(s->v_scale + i * LANES);
-        put_bf16(static_cast<uint16_t*>(weights) + i * LANES, p);
+        put_bf16(reinterpret_cast<uint16_t*>(weights) + i * LANES, p);
     }
-    const size_t tile = LANES * (type == KV_FLOAT32 ? 4 : 2);
-    std::memset(static_cast<uint8_t*>(weights) + used * tile, 0, (count - used) * tile);
-    row_sum = sum_lanes(sum);
+    std::memset(weights + used * M::v_rows, 0, size_t(count - used) * M::v_rows * 4);
+    return sum;
 }
 
 // Merges up to MAX_ROWS_GROUP rows into their states: values[padded_dim], then [0] = max, [1] = sum. Rows of sum 0 saw
@@ -379,19 +406,21 @@ void attend_group(const KvLayout& l, AttentionScratch* s, const Tiles& tiles, in
     const uint32_t* a = s->query + size_t(first_row) * l.k_words;
     for (int r = 0; r < rows; r += ROWS) {
         const int n = rows - r < ROWS ? rows - r : ROWS;
-        ByRows<M, ROWS>::score(n, s->scores + r * KV_BLOCK, a + size_t(r) * l.k_words, l.k_words, tiles, count, l.k_words);
+        ByRows<M, ROWS>::score(n, s->scores + r * KV_BLOCK, a + size_t(r) * l.k_words, l.k_words, tiles, count, l.k_words,
+                               first_row + r == 0);
     }
+    // Loop by loop over the rows, so that one's reduction does not wait for another's.
     float row_max[MAX_ROWS_GROUP], row_sum[MAX_ROWS_GROUP];
+    int visible[MAX_ROWS_GROUP];
+    f16v sums[MAX_ROWS_GROUP];
     for (int r = 0; r < rows; ++r) {
-        const int visible = s->last[first_row + r] + 1 - start;
-        row_max[r] = row_sum[r] = 0.0f;
-        uint32_t* weights = s->weights + r * KV_BLOCK;
-        if (visible <= 0) {
-            std::memset(weights, 0, KV_BLOCK * 4);
-            continue;
-        }
-        softmax_row(s, l.type, s->scores + r * KV_BLOCK, weights, count, visible, row_max[r], row_sum[r]);
+        const int tokens = s->last[first_row + r] + 1 - start;
+        visible[r] = tokens < 0 ? 0 : tokens < count * LANES ? tokens : count * LANES;
+        row_max[r] = prepare_scores(s, l.type, s->scores + r * KV_BLOCK, visible[r]);
     }
+    for (int r = 0; r < rows; ++r)
+        sums[r] = weigh<M>(s, l.type, s->scores + r * KV_BLOCK, s->weights + r * KV_BLOCK, count, visible[r], row_max[r]);
+    for (int r = 0; r < rows; ++r) row_sum[r] = sum_lanes(sums[r]);
     for (int r = 0; r < rows; r += ROWS) {
         const int n = rows - r < ROWS ? rows - r : ROWS;
         ByRows<M, ROWS>::value(n, s->values + r * l.padded_dim, s->weights + r * KV_BLOCK, tiles, count, l.padded_dim);

@@ -91,7 +91,8 @@ void store_block(const float* acc, int rows, int lanes, const float* bias, float
     }
 }
 
-// 1 / x for 1 <= x <= 2: the machine's estimate (14 bits) and one Newton step, where a division takes several times that.
+// 1 / x for 1 <= x <= 2^126: the machine's estimate (14 bits) and one Newton step, where a division takes several times
+// that.
 CG_INLINE f16v reciprocal(f16v x) {
 #if defined(__AVX512F__)
     const f16v r = (f16v)_mm512_rcp14_ps((__m512)x);
@@ -101,12 +102,12 @@ CG_INLINE f16v reciprocal(f16v x) {
 #endif
 }
 
-// x * sigmoid(x), from 2^-|x| so that nothing overflows.
+// x * sigmoid(x) = x / (1 + 2^(-x log2 e)), 0 below -87 (it is 1e-36 there), where the power would soon be infinite. NaN
+// stays NaN.
 CG_INLINE f16v silu(f16v x) {
-    const f16v magnitude = (f16v)((u16v)x & splat_bits(0x7fffffffu));
-    const f16v e = exp2_16(magnitude * splat_f(-1.44269504f));
-    const f16v one = splat_f(1.0f);
-    return x * ((x < f16v{} ? e : one) * reciprocal(one + e));
+    const f16v low = splat_f(-87.0f);
+    const f16v e = exp2_16(max16(low, x) * splat_f(-1.44269504f));
+    return x < low ? f16v{} : x * reciprocal(splat_f(1.0f) + e);
 }
 
 void store_silu(const float* gate, const float* up, int rows, const cg_rows* out, int row0, int at) {
