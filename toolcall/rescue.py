@@ -65,7 +65,7 @@ FOREIGN_BODIES: tuple[Body, ...] = (
 """Ways that models take for one another's inside a block."""
 NAME_FIRST = replace(ARGUMENT_TAGS, foreign=True, shared_close=True)
 """A name, then tags, a JSON object or Python's keyword arguments, in ``<tool_call>``."""
-_WRAPPERS = (
+WRAPPERS = (
     ("<tools>", "</tools>"),
     ("<tool_call>", "</tool_call>"),
     ("<tool_calls>", "</tool_calls>"),
@@ -114,7 +114,7 @@ def bare_blocks(own: tuple[Body, ...]) -> tuple[Block, ...]:
     )
     wrappers = tuple(
         Block(opener=o, bodies=bodies, closers=(c,) if c else (), rescued=True, hold=True, strict=True)
-        for o, c in _WRAPPERS
+        for o, c in WRAPPERS
     )
     return (*objects, bare_list(_JSON, PythonCalls()), *fences, *wrappers)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 import toolcall
 from tests.toolcall.running import events_of, merged
 from toolcall.registry import list_formats
-from toolcall.rescue import STRAYS
+from toolcall.rescue import FENCES, STRAYS, WRAPPERS
 
 OBJECT = '{"name": "get-it", "arguments": {"zip": "1"}}'
 NOW = '{"name": "fs.now", "arguments": {}}'
 
 
-def read(text: str, fmt: str = "hermes", **options: object) -> toolcall.ParsedOutput:
+def read(text: str, fmt: str = "hermes", **options: Any) -> toolcall.ParsedOutput:
     whole = events_of(fmt, [text], **options)
     assert merged(events_of(fmt, list(text), **options)) == merged(whole)
     return toolcall.fold(whole)
@@ -110,6 +111,27 @@ def test_several_calls(text: str) -> None:
 def test_what_is_no_call_stays_text_to_the_letter(text: str) -> None:
     answer = read(text)
     assert (answer.content, answer.tool_calls, answer.finish_reason) == (text, (), "stop")
+
+
+STRANGE = '{"name": "get-it", "arguments": {"zip": "1"}, "why": "an example"}'
+PLACES = ["{}", "[{}]", *(f"{fence}\n{{}}\n```" for fence in FENCES), *(f"{o}{{}}{c}" for o, c in WRAPPERS)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_object_with_other_keys_is_no_call_wherever_it_stands(place: str) -> None:
+    for fmt in list_formats():
+        if fmt.protocol is None and not any(mark in fmt.own_tables.markers.words for mark in place.split("{}") if mark):
+            text = place.replace("{}", STRANGE)
+            assert read(text, fmt.name).tool_calls == (), fmt.name
+            call = read(place.replace("{}", OBJECT), fmt.name).tool_calls
+            assert [c.name for c in call] == ["get-it"], fmt.name
+
+
+def test_what_no_call_was_cut_off_in_stays_text() -> None:
+    """A reader that wanted more than there was does not make a later block, which is whole, one that was cut off."""
+    text = """{'x <tool_call>{"name": "none", "arguments": {}}</tool_call> and so on"""
+    for fmt in ("hermes", "internlm", "xlam"):
+        assert read(text, fmt, finish="length").content == text
 
 
 def test_text_after_a_rescued_call_is_kept() -> None:
