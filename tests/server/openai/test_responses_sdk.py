@@ -21,8 +21,12 @@ CALLS = (
     '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
 )
+PATCH_TEXT = '*** Begin\n+"é"\n'
+PATCH = f"<tool_call>\n{json.dumps({'name': 'patch', 'arguments': {'input': PATCH_TEXT}})}\n</tool_call>"
 SCRIPT: dict[str, Any] = {
     "<|im_start|>tool\n5": Reply("Sunny, and 2 + 3 = 5.", chunk=2),
+    "<|im_start|>tool\npatched": Reply("Done.", chunk=2),
+    "patch": Reply(f"<think>\nOne line.\n</think>\n\n{PATCH}", chunk=3),
     "dies": Reply("Hello world", chunk=2, fail_after=3),
     "get_weather": Reply(f"<think>\nTwo calls.\n</think>\n\n{CALLS}", chunk=3),
     "report": Reply('{"city": "Paris", "degrees": 21}', chunk=3),
@@ -155,3 +159,36 @@ def test_input_tokens(client: openai.OpenAI) -> None:
     used = client.responses.create(model="test-model", input="hi").usage
     assert used is not None
     assert count.input_tokens == used.input_tokens
+
+
+def test_custom_tools_and_summaries_go_around_a_loop(client: openai.OpenAI) -> None:
+    tools: list[Any] = [{"type": "custom", "name": "patch", "description": "Changes a file."}]
+    items: list[Any] = [{"role": "user", "content": "Change it."}]
+    with client.responses.stream(
+        model="test-model", input=items, tools=tools, reasoning={"summary": "auto"}
+    ) as streamed:
+        events = list(streamed)
+        first = streamed.get_final_response()
+    thought, call = first.output
+    assert thought.type == "reasoning"
+    assert [part.text for part in thought.summary] == ["One line."]
+    assert call.type == "custom_tool_call"
+    assert (call.name, call.input) == ("patch", PATCH_TEXT)
+    pieces = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    assert "".join(pieces) == PATCH_TEXT
+    items += [item.model_dump() for item in first.output]
+    items += [{"type": "custom_tool_call_output", "call_id": call.call_id, "output": "patched"}]
+    assert client.responses.create(model="test-model", input=items, tools=tools).output_text == "Done."
+
+
+def test_custom_tools_go_around_a_loop_of_chat(client: openai.OpenAI) -> None:
+    tools: list[Any] = [{"type": "custom", "custom": {"name": "patch", "description": "Changes a file."}}]
+    messages: list[Any] = [{"role": "user", "content": "Change it."}]
+    message = client.chat.completions.create(model="test-model", messages=messages, tools=tools).choices[0].message
+    assert message.tool_calls is not None
+    call = message.tool_calls[0]
+    assert call.type == "custom"
+    assert call.custom.input == PATCH_TEXT
+    messages += [message, {"role": "tool", "tool_call_id": call.id, "content": "patched"}]
+    answer = client.chat.completions.create(model="test-model", messages=messages, tools=tools)
+    assert answer.choices[0].message.content == "Done."
