@@ -6,6 +6,7 @@ and never ends a process. There is no other way in: no pickle, no TCP.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -45,18 +46,24 @@ class PipeBlocked(RuntimeError):
 
 
 def make_run_dir(parent: str = "") -> Path:
-    """A new 0700 directory for one server's sockets, under ``parent`` or the user's runtime directory.
+    """A new 0700 directory for one server's sockets, under ``parent``, else under the first that takes one: the user's
+    runtime directory, those for temporary files, shared memory (all that a container without a writable disk has).
 
     Raises OSError where none can be made, or where ``parent`` is so long that no socket path fits.
     """
     if parent:
         os.makedirs(parent, mode=0o700, exist_ok=True)
-        return _fitting(Path(tempfile.mkdtemp(prefix="callgate-", dir=parent)))
-    candidates = (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}", tempfile.gettempdir())
-    for base in candidates:
-        if base and os.path.isdir(base) and os.access(base, os.W_OK | os.X_OK):
-            return _fitting(Path(tempfile.mkdtemp(prefix="callgate-", dir=base)))
+        return _new_run_dir(parent)
+    runtime = (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}")
+    temporary = (*(os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp", "/dev/shm")
+    for base in filter(os.path.isabs, (*runtime, *temporary)):
+        with contextlib.suppress(OSError):
+            return _new_run_dir(base)
     raise OSError("no writable directory for the sockets: set --run-dir or TMPDIR.")
+
+
+def _new_run_dir(base: str) -> Path:
+    return _fitting(Path(tempfile.mkdtemp(prefix="callgate-", dir=base)))
 
 
 def _fitting(directory: Path) -> Path:

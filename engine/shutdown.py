@@ -13,7 +13,7 @@ from engine.launch import Engine
 
 logger = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE = 2.0
 """Seconds that a server gets to write its last bytes after every request has ended."""
 
@@ -25,20 +25,22 @@ class EngineFailed(RuntimeError):
 
 
 class StopSignals:
-    """SIGINT and SIGTERM as two events: the first one and the second one."""
+    """SIGINT, SIGTERM and the end of the terminal as two events: the first one and the second one. What nohup has made
+    to be ignored stays ignored."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        self._handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        for number in self._handled:
             self._loop.add_signal_handler(number, self._on_signal)
 
     def _on_signal(self) -> None:
         (self.second if self.first.is_set() else self.first).set()
 
     def close(self) -> None:
-        for number in SIGNALS:
+        for number in self._handled:
             self._loop.remove_signal_handler(number)
 
 

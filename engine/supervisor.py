@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -84,6 +85,11 @@ class Sockets:
     def text(self) -> str:
         return str(self.run_dir / f"text-{self.generation}.sock")
 
+    @property
+    def are_there(self) -> bool:
+        """Whether a new text process would find the scheduler."""
+        return os.path.exists(self.scheduler)
+
     def unlink(self) -> None:
         for path in (self.scheduler, self.text, str(self.run_dir / f"ranks-{self.generation}")):
             Path(path).unlink(missing_ok=True)
@@ -122,7 +128,7 @@ class Supervisor:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._inbox = Inbox(self._context, str(run_dir / "api.sock"), detokenizer_output_decoder())
+        self._inbox = Inbox(self._context, self._api_socket, detokenizer_output_decoder())
         self._outbox: Outbox | None = None
         self._model: Child | None = None
         self._ranks: tuple[Child, ...] = ()
@@ -199,7 +205,7 @@ class Supervisor:
     async def _clear_away(self, reason: str, lost: Child | None) -> None:
         """End what is inside, then the processes that must be replaced: the text process alone, or all."""
         logger.error("%s; restarting", reason)
-        if lost is not None and lost is self._text:
+        if lost is not None and lost is self._text and self._sockets.are_there and not self._is_cut_off:
             self._manager.fail_all(ENGINE_STOPPED)  # aborts reach the scheduler, which lives on
             self._manager.detach("restarting", ENGINE_STOPPED)
             self._text = None
@@ -260,6 +266,8 @@ class Supervisor:
 
     async def _bring_up(self) -> None:
         """Start what is missing, shake hands, send one token through, and let requests in."""
+        if self._is_cut_off:
+            self._bind_again()
         if self._model is None:
             self._generation += 1
             self._info = None
@@ -324,13 +332,35 @@ class Supervisor:
             lambda fd: DetokenizerSpec(
                 tokenizer_path=plan.model_path,
                 inbox=self._sockets.text,
-                outbox=str(self._run_dir / "api.sock"),
+                outbox=self._api_socket,
                 aborts=self._sockets.scheduler,
                 status_fd=fd,
                 parent_pid=os.getpid(),
                 log_level=plan.config.log_level,
             ),
         )
+
+    @property
+    def _api_socket(self) -> str:
+        return str(self._run_dir / "api.sock")
+
+    @property
+    def _is_cut_off(self) -> bool:
+        """No new process finds this one: somebody has removed the socket files, as those do that clean up /tmp."""
+        return not os.path.exists(self._api_socket)
+
+    def _bind_again(self) -> None:
+        os.makedirs(self._run_dir, mode=0o700, exist_ok=True)
+        status = self._run_dir.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise EngineStartError(f"{self._run_dir} belongs to somebody else now")
+        dropped = self._inbox.dropped
+        self._loop.remove_reader(self._inbox_fd)
+        self._inbox.close()
+        self._inbox = Inbox(self._context, self._api_socket, detokenizer_output_decoder())
+        self._inbox.dropped = dropped
+        self._inbox_fd = self._inbox.fd
+        self._loop.add_reader(self._inbox_fd, self._drain_inbox)
 
     @property
     def _sockets(self) -> Sockets:

@@ -6,7 +6,9 @@ import asyncio
 import os
 import random
 import resource
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -119,6 +121,38 @@ async def test_a_stopped_detokenizer_is_replaced_alone(run_dir):
         await until(lambda: engine.state == "ready", 10)
         assert engine.pids["model"] == pids["model"]
         assert await text_of(engine, request("works"))
+
+
+@pytest.mark.parametrize("victim", ["model", "detokenizer"])
+@pytest.mark.parametrize("removed", ["api.sock", "model-*", "*", "directory", "parent"])
+async def test_who_cleans_up_the_run_dir_ends_nothing(victim, removed, run_dir):
+    """Those inside go on, and what crashes afterwards is replaced."""
+    parent = run_dir / "parent"
+    async with launch(hash_lm(run_dir=str(parent), **SLOW)) as engine:
+        before = await golden(engine)
+        (made,) = parent.iterdir()
+        if removed in ("directory", "parent"):
+            shutil.rmtree(made if removed == "directory" else parent)
+        for file in made.glob(removed):
+            file.unlink()
+        assert await golden(engine) == before
+        os.kill(engine.pids[victim], signal.SIGKILL)
+        await until(lambda: engine.state == "restarting", 2)
+        await until(lambda: engine.state == "ready", 10)
+        assert await golden(engine) == before
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    assert not made.exists()
+
+
+async def test_a_run_dir_that_somebody_else_has_made_again_is_not_used(run_dir):
+    limits = SupervisorLimits(max_crashes=2, max_backoff=0.2)
+    async with launch(hash_lm(run_dir=str(run_dir), **SLOW), limits=limits) as engine:
+        (made,) = run_dir.iterdir()
+        shutil.rmtree(made)
+        made.mkdir()
+        made.chmod(0o777)
+        os.kill(engine.pids["model"], signal.SIGKILL)
+        assert "somebody else" in await asyncio.wait_for(engine.failure(), 10)
 
 
 async def test_too_many_crashes_end_the_engine_with_one_line(run_dir):
@@ -242,7 +276,7 @@ def start_server(run_dir):
         server.process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_first_signal_drains(start_server, number):
     server = start_server("--streams", "32", "--tokens", "150")
     os.kill(server.process.pid, number)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import stat
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -170,15 +172,45 @@ def test_a_missing_parent_is_made_private(tmp_path):
     assert made.parent == parent
 
 
-def test_the_default_run_dir_is_under_the_runtime_directory(tmp_path, monkeypatch):
-    runtime = tmp_path / "run"
-    runtime.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    assert make_run_dir().parent == runtime
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
+PLACES = ("XDG_RUNTIME_DIR", "/run/user/1000000000", "TMPDIR", "TEMP", "TMP", "/tmp", "/var/tmp", "/dev/shm")
+
+
+@pytest.mark.parametrize(
+    "refusal", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EDQUOT, "too long", ""]
+)
+@pytest.mark.parametrize("good", range(len(PLACES)))
+def test_the_first_place_that_takes_a_run_dir_is_used(monkeypatch, good, refusal):
+    """Whatever is wrong with those before it: a full or read-only disk, or a path too long for a socket."""
+    wanted, tried = {}, []
+    for index, name in enumerate(PLACES):
+        place = name if name.startswith("/") else f"/place/{index}"
+        if not name.startswith("/"):
+            monkeypatch.setenv(name, place if index >= good or refusal else "relative")
+        wanted[place] = index
     monkeypatch.setattr(os, "getuid", lambda: 10**9)
-    monkeypatch.setattr(ipc.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert make_run_dir().parent == tmp_path
+
+    def mkdtemp(prefix, dir):
+        tried.append(wanted[dir])
+        if wanted[dir] >= good:
+            return f"{dir}/{prefix}x"
+        if refusal == "too long":
+            return f"{dir}/{'x' * 100}"
+        raise OSError(refusal or errno.ENOENT, "refused")
+
+    monkeypatch.setattr(ipc.tempfile, "mkdtemp", mkdtemp)
+    monkeypatch.setattr(Path, "rmdir", lambda self: None)
+    assert str(make_run_dir()) == f"{list(wanted)[good]}/callgate-x"
+    if refusal:
+        assert tried == list(range(good + 1))
+
+
+def test_no_place_for_a_run_dir_is_one_line(monkeypatch):
+    def mkdtemp(**_):
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(ipc.tempfile, "mkdtemp", mkdtemp)
+    with pytest.raises(OSError, match="--run-dir"):
+        make_run_dir()
 
 
 def test_a_directory_too_long_for_a_socket_is_refused_and_not_left_behind(tmp_path):

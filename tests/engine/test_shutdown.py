@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from engine.launch import EngineStartError
-from engine.shutdown import EngineFailed, run
+from engine.shutdown import EngineFailed, StopSignals, run
 
 
 class FakeEngine:
@@ -59,7 +59,7 @@ async def until_stopped(stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_the_first_signal_drains_then_stops(engine, number):
     kill_soon(number)
     engine.drained.set()
@@ -129,3 +129,17 @@ async def test_signal_handlers_are_given_back(engine):
     engine.drained.set()
     await run(engine, until_stopped)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+async def test_what_nohup_ignores_stays_ignored(number):
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        signals = StopSignals()
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(0.02)
+        assert not signals.first.is_set()
+        signals.close()
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
