@@ -7,8 +7,9 @@ on: a grammar must not lead a model away from what it knows. The parser accepts 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 
@@ -19,8 +20,10 @@ class TaggedArguments:
     parameter: template with {key} and {value}, for a raw string value; {string} becomes true/false and {type}
     the JSON type, where the format says so in an attribute. between: text between two parameters. quoted:
     strings are JSON strings rather than raw text (pythonic). quote: a pair of marks around raw strings. ends:
-    further texts that a raw value must not hold, since parsers take them for its end. unpacking: text in front
+    further texts that a raw value must not hold, since parsers take them for something else. unpacking: text in front
     of one JSON object of all arguments, for keys that are no identifiers and what is asked of the object as a whole.
+    again: the end of a block and the beginning of the next, which it must not hold one behind the other.
+    section: a pair of marks that values may stand between, and do where they hold what ``ends`` lists, or may.
     """
 
     parameter: str
@@ -29,22 +32,38 @@ class TaggedArguments:
     quote: str = ""
     ends: tuple[str, ...] = ()
     unpacking: str = ""
+    again: tuple[str, str] | None = None
+    section: tuple[str, str] | None = None
+
+    @property
+    def in_section(self) -> TaggedArguments:
+        """The same for raw strings in sections."""
+        assert self.section is not None
+        return replace(self, parameter="{key}{value}", ends=self.section[1:], section=None)
 
     @property
     def says_type(self) -> bool:
         """Whether a value shows if it is a string."""
         return bool(self.quoted or self.quote) or "{string}" in self.parameter or "{type}" in self.parameter
 
-    @property
-    def after_key(self) -> str:
-        """What ends a key, which it cannot hold itself."""
-        return self.parameter.split("{key}", 1)[1]
+    def written(self, key: str) -> str:
+        """The key as it stands in the text: where a mark stands for quotes, one that is no plain word has them."""
+        plain = not self.quote or re.fullmatch(r"[\w$./@-]+", key)
+        return key if plain else f"{self.quote}{key}{self.quote}"
+
+    def spells(self, key: str) -> bool:
+        """Whether a key can be written so that it is read as itself: it holds none of the marks around it."""
+        if self.quote:
+            return self.quote not in key
+        after = self.parameter.split("{key}", 1)[1]
+        marks = ("<", "\n", after[0], ">" if after[0] == '"' else "<")
+        return bool(key) and key == key.strip() and not any(mark in key for mark in marks)
 
     @property
     def forbidden(self) -> tuple[str, ...]:
         """Texts that would end a raw value, or seem to."""
         head, tail = self.parameter.split("{value}", 1)
-        opening = head.split("{key}", 1)[0].strip()
+        opening = head.split("{key}", 1)[0].strip().removesuffix('name="')
         return tuple(dict.fromkeys(text for text in (self.quote or tail.strip(), opening, *self.ends) if text))
 
 
@@ -70,10 +89,21 @@ class CallStyle:
     single: bool = False
     strays: bool = False
 
+    @property
+    def tagged(self) -> TaggedArguments | None:
+        """How parameters are written; a raw value cannot hold the end of the call either, behind which a parser that
+        makes do without the value's own end goes on."""
+        arguments = self.arguments
+        if arguments is None or arguments.quoted or arguments.quote or arguments.section:
+            return arguments
+        tail = self.call.split("{args}", 1)[1] + self.closing
+        marks = re.findall(r"<\|\w+\|>\w+<\|\w+\|>|<[^>]+>", tail)
+        return replace(arguments, ends=(*arguments.ends, marks[0]), again=(marks[-1], self.trigger))
+
 
 _JSON_ARGUMENTS = '{"name": "{name}", "arguments": {args}}'
 _JSON_PARAMETERS = '{"name": "{name}", "parameters": {args}}'
-_XML = TaggedArguments("<parameter={key}>\n{value}\n</parameter>\n", ends=("</function>",))
+_XML = TaggedArguments("<parameter={key}>\n{value}\n</parameter>\n")
 _GLM_LINES = TaggedArguments("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n")
 _GLM = TaggedArguments("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>")
 _PYTHON = TaggedArguments("{key}={value}", between=", ", quoted=True, unpacking="**")
@@ -237,7 +267,9 @@ STYLES: Mapping[str, CallStyle] = MappingProxyType(
             '<function name="{name}">{args}</function>',
             trigger='<function name="',
             separator="",
-            arguments=TaggedArguments('<param name="{key}">{value}</param>'),
+            arguments=TaggedArguments(
+                '<param name="{key}">{value}</param>', ends=("<", "&"), section=("<![CDATA[", "]]>")
+            ),
         ),
         "dots": CallStyle(
             '<invoke name="{name}">\n{args}</invoke>\n',

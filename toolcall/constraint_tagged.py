@@ -23,6 +23,8 @@ _IMPLIED = {
     "minItems": "array", "minimum": "number", "maximum": "number", "multipleOf": "number", "pattern": "string",
     "minLength": "string", "maxLength": "string",
 }  # fmt: skip
+_PLAIN_TYPES = {"integer", "number", "boolean", "null"}
+"""Types whose JSON holds no marks."""
 _ROOT = "whole-schema"
 _MAX_BRANCHES = 64
 MAX_GRAMMAR_BYTES = 1_000_000
@@ -56,10 +58,10 @@ def tagged_gap(style: TaggedArguments, schema: Schema) -> str | None:
     whole = _Whole(schema)
     for name, sub in properties.items():
         place = f"/properties/{name.replace('~', '~0').replace('/', '~1')}"
-        if not name or name != name.strip() or any(mark in name for mark in ("<", "\n", style.after_key[:1])):
+        if not style.spells(name):
             return place
         for branch in () if style.quoted else _branches(whole.part(sub)):
-            if (gap := _raw_gap(branch)) is not None:
+            if (gap := _raw_gap(style, branch)) is not None:
                 return f"{place}/{gap}"
     return None
 
@@ -72,9 +74,11 @@ def _object_gap(schema: Schema, properties: Schema) -> str | None:
     return next((key for key in schema if key in _WHOLE_OBJECT and not obeyed.get(key)), None)
 
 
-def _raw_gap(schema: Schema) -> str | None:
+def _raw_gap(style: TaggedArguments, schema: Schema) -> str | None:
     if not _is_raw(_types(schema)):
         return None
+    if (literals := _literals(schema)) and not style.section and not _writable(style, literals):
+        return "const" if "const" in schema else "enum"
     found = next((key for key in schema if key in _RAW_GAPS), None)
     return found or ("pattern" if _inner_anchor(schema.get("pattern")) else None)
 
@@ -287,12 +291,29 @@ def _written(rules: Rules, style: TaggedArguments, name: str | None, schema: Sch
     if name is None:
         parts = [lark_literal(before) if before else "", "FREE_KEY", lark_literal(after + value_opens)]
     else:
-        parts = [lark_literal(before + name + after + value_opens)]
+        parts = [lark_literal(before + style.written(name) + after + value_opens)]
     if style.quoted or not raw:
-        parts += [json_rule(rules, schema, flexible=False, lenient=lenient), lark_literal(tail) if tail else ""]
+        opening, closing = style.section or ("", "")
+        if not opening or not _types(schema) - _PLAIN_TYPES:
+            opening = closing = ""
+        value = json_rule(rules, schema, flexible=False, lenient=lenient)
+        parts += [
+            lark_literal(opening) if opening else "",
+            value,
+            lark_literal(closing + tail) if closing + tail else "",
+        ]
     else:
-        parts.append(_raw(rules, _resolve(schema), style, tail))
+        parts.append(_raw_or_section(rules, _resolve(schema), style, tail))
     return " ".join(part for part in parts if part)
+
+
+def _raw_or_section(rules: Rules, schema: Schema, style: TaggedArguments, tail: str) -> str:
+    plain = _raw(rules, schema, style, tail)
+    if style.section is None:
+        return plain
+    opening, closing = style.section
+    section = f"{lark_literal(opening)} {_raw(rules, schema, style.in_section, closing + tail)}"
+    return f"({plain} | {section})" if plain else section
 
 
 def _fill(template: str, string: str, json_type: str) -> str:
@@ -309,14 +330,22 @@ def _raw(rules: Rules, schema: Schema, style: TaggedArguments, tail: str) -> str
     literals = _literals(schema)
     closing = lark_literal(style.quote + tail)
     if literals:
-        options = " | ".join(lark_literal(item) for item in literals if isinstance(item, str))
-        return f"({options}) {closing}"
-    forbidden = "|".join(re.escape(text) for text in style.forbidden)
+        options = " | ".join(map(lark_literal, _writable(style, literals)))
+        return f"({options}) {closing}" if options else ""
+    forbidden = "|".join(map(re.escape, style.forbidden))
+    if style.again is not None:
+        closing_mark, opening_mark = map(re.escape, style.again)
+        forbidden += rf"|{closing_mark}\s*{opening_mark}"
     patterns = _raw_patterns(schema)
-    name = f"RAW_{rules.number(style.forbidden, patterns)}"
+    name = f"RAW_{rules.number(forbidden, patterns)}"
     allowed = " & ".join(lark_regex(pattern) for pattern in patterns)
     rules.terminal(name, f"{allowed} & ~{lark_regex(f'(?s:.*)({forbidden})(?s:.*)')}")
     return rules.add(f"raw[suffix={closing}]", name)
+
+
+def _writable(style: TaggedArguments, literals: Sequence[Any]) -> list[str]:
+    """The strings among them that hold no mark."""
+    return [item for item in literals if isinstance(item, str) and not any(mark in item for mark in style.forbidden)]
 
 
 def _raw_patterns(schema: Schema) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ def build_constraint(request: ConstraintRequest) -> GrammarSpec | None:
 
 def call_gap(format_name: str, schema: Schema) -> str | None:
     """The pointer of what a format's calls cannot be held to, though a JSON object could; None: all is enforced."""
-    arguments = STYLES.get(format_name, FALLBACK).arguments
+    arguments = STYLES.get(format_name, FALLBACK).tagged
     return tagged_gap(arguments, schema) if arguments is not None else None
 
 
@@ -234,6 +234,6 @@ class _Builder:
         return " INDEX ".join(pieces)
 
     def _arguments(self, style: CallStyle, tool: ConstrainedTool) -> str:
-        if style.arguments is None:
+        if (arguments := style.tagged) is None:
             return json_rule(self.rules, tool.schema(), flexible=self.flexible, lenient=tool.relaxed)
-        return tagged_rule(self.rules, style.arguments, tool.schema(), lenient=tool.relaxed)
+        return tagged_rule(self.rules, arguments, tool.schema(), lenient=tool.relaxed)

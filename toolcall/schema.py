@@ -274,6 +274,11 @@ class Tool:
     def schema_of(self, key: str) -> SchemaNode:
         return SchemaNode(self._schemas.get(key), self._root)
 
+    @property
+    def schema(self) -> SchemaNode:
+        """The schema of the arguments as a whole."""
+        return SchemaNode(self._root, self._root)
+
     def has(self, key: str) -> bool:
         return key in self._kinds
 

@@ -254,7 +254,7 @@ HARD = {
     "anchor inside": (one({"type": "string", "pattern": "^(a|b$)$"}), WHOLE),
     "odd literals": (one({"enum": ['a"b', "c\nd", "</parameter>", " e ", "", "\\n", "it's", "null", "5", "\x7f"]}), ()),
     "odd keys": ({"properties": {"a key": {"type": "string"}, "x-y": {}, "{value}": {}, "class": {}}}, ()),
-    "a mark in a key": (one({}, properties={"a<b": {}}), WHOLE),
+    "a mark in a key": (one({}, properties={"a<b": {}}), WHOLE[:2]),
 }
 
 

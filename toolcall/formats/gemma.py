@@ -23,16 +23,18 @@ GEMMA4 = Format(
     template_signs=("<|tool_call>",),
 )
 
+_FUNCTION = LooseCalls(lead="call:", quote_mark="<escape>", closer="<end_function_call>", typed_strings=True)
 FUNCTION_GEMMA = Format(
     name="functiongemma",
     families="FunctionGemma",
     blocks=(
         Block(
             opener="<start_function_call>",
-            bodies=(LooseCalls(lead="call:", quote_mark="<escape>", closer="<end_function_call>", typed_strings=True),),
+            bodies=(_FUNCTION,),
             closers=("<end_function_call>",),
         ),
     ),
+    bare=(Block(opener="call:", bodies=(_FUNCTION,), closers=("<end_function_call>",), rescued=True, hold=True),),
     end_tokens=("<end_of_turn>", "<start_function_response>"),
     own_markers_special=True,
     template_signs=("<start_function_call>",),

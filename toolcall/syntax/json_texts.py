@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
-from toolcall.lexer import MAX_HEADER, Lexer, Read
+from toolcall.lexer import Lexer, Read
 
 _QUOTES = re.compile(r'\\(?:.|\Z)|"', re.DOTALL)
-_REST = re.compile(r'(?:[^"\\]++|\\.)*+"[ \t\r\n]*+', re.DOTALL)
+_TEXT = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_REST = re.compile(_TEXT.pattern + r'"[ \t\r\n]*+', re.DOTALL)
 _STRUCTURE = ",:}]"
+LOOK_AHEAD = 4096
+"""How far away the end of a string may be that holds a mark."""
 
 
 class JsonText:
@@ -19,6 +22,9 @@ class JsonText:
         self._inside = False
         self._escape = ""
         self._plain: bool | None = None
+        self._scanned = self._known_to = 0
+        self._closes = False
+        """Whether the string that goes on up to ``_known_to`` is followed by more JSON."""
 
     def add(self, text: str) -> None:
         self._pending.append(text)
@@ -41,11 +47,18 @@ class JsonText:
         self._scan()
         if self._plain or not self._inside:
             return False
-        while True:
-            rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
-            found = _REST.match(rest)
-            if found is not None and found.end() < len(rest):
-                return rest[found.end()] in _STRUCTURE
-            if len(rest) == MAX_HEADER or lx.at_end():
+        start = lx.consumed
+        while start >= self._known_to:
+            at = lx.pos + max(size, self._scanned - start)
+            found = _REST.match(lx.buf, at, lx.pos + LOOK_AHEAD)
+            if found is not None and found.end() < min(len(lx.buf), lx.pos + LOOK_AHEAD):
+                self._known_to = start + found.end() - lx.pos
+                self._closes = lx.buf[found.end()] in _STRUCTURE
+                break
+            head = _TEXT.match(lx.buf, at)
+            assert head is not None
+            self._scanned = start + head.end() - lx.pos
+            if len(lx.buf) - lx.pos >= LOOK_AHEAD or lx.at_end():
                 return False
             yield
+        return self._closes
