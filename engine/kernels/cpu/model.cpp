@@ -129,13 +129,18 @@ struct Walk {
     }
 };
 
+void fetch(const void* memory, size_t bytes, bool write) {
+    const char* p = static_cast<const char*>(memory);
+    for (size_t at = 0; at < bytes; at += 64) write ? __builtin_prefetch(p + at, 1) : __builtin_prefetch(p + at, 0);
+}
+
 // Rows for `linear` made from n float rows, normalised first where `norm` is given. Few rows: each thread makes its own
 // copy and no barrier is needed before the linear.
 cg_rows prepare(Walk& w, const cg_linear* linear, const float* x, size_t stride, int n, const float* norm) {
     cg_model& m = w.m();
     const int k = cg_linear_k(linear), kind = cg_linear_rows_kind(linear);
     const bool own = n <= PRIVATE_ROWS;
-    const size_t bytes = cg_rows_bytes(kind, n, k);
+    const size_t bytes = cg_rows_bytes(kind, n, k), width = cg_rows_bytes(kind, 1, k);
     const size_t row_bytes = (size_t(k) * 4 + 63) / 64 * 64;
     uint8_t* scratch = static_cast<uint8_t*>(cg_scratch(m.ctx, w.tid, SCRATCH_ROWS, row_bytes + (own ? bytes : 0)));
     float* row = reinterpret_cast<float*>(scratch);
@@ -145,6 +150,10 @@ cg_rows prepare(Walk& w, const cg_linear* linear, const float* x, size_t stride,
     if (!own) w.share(n, 1, begin, end);
     for (int i = begin; i < end; ++i) {
         const float* source = x + i * stride;
+        if (i + 1 < end) {  // other threads wrote half of the next row and read the last step's copy of it
+            fetch(source + stride, size_t(k) * 4, false);
+            fetch(static_cast<uint8_t*>(rows.data) + (i + 1) * width, width, true);
+        }
         if (norm) {
             m.ops->rms_norm(row, source, norm, k, m.config.rms_eps);
             source = row;
