@@ -50,7 +50,20 @@ class Lexer:
     marker; while ``buf + piece`` is in it the reader is not woken.
     """
 
-    __slots__ = ("_marked_from", "_raw", "buf", "cut", "eof", "pos", "prefixes", "put", "run", "starved", "total")
+    __slots__ = (
+        "_marked_from",
+        "_raw",
+        "buf",
+        "cut",
+        "eof",
+        "pos",
+        "prefixes",
+        "put",
+        "returns",
+        "run",
+        "starved",
+        "total",
+    )
 
     def __init__(self) -> None:
         self.buf = ""
@@ -61,6 +74,8 @@ class Lexer:
         self.starved = False
         """Since the mark a reader wanted more text at the end of input."""
         self.total = 0
+        self.returns = 0
+        """How often a reader has gone back to a place that it had taken for another."""
         self.run: Run | None = None
         self.put: Put | None = None
         self.prefixes: frozenset[str] | None = None
@@ -127,6 +142,14 @@ class Lexer:
             self.pos = self._marked_from
         self._raw = None
         return read
+
+    def go_back(self, consumed: int) -> None:
+        """Go back to a place behind the mark, which stays."""
+        whole = "".join(self._raw or ()) + self.buf[self._marked_from :]
+        at = len(whole) - (self.total - consumed)
+        self._raw, self._marked_from = [whole[:at]], 0
+        self.buf, self.pos = whole[at:], 0
+        self.returns += 1
 
     @property
     def consumed(self) -> int:

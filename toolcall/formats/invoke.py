@@ -32,6 +32,7 @@ MINIMAX_M2 = Format(
 _NS = "]<]minimax[>["
 _M3_CALLS = TaggedCalls(
     call_open=_NS + "<invoke name=",
+    call_opens=(_NS + "invoke name=",),
     name_end=">",
     self_close="/>",
     param_open=_NS + "<",
@@ -49,8 +50,14 @@ MINIMAX_M3 = Format(
     aliases=("minimax-m3",),
     families="MiniMax M3",
     blocks=(
-        Block(opener=_NS + "<tool_call>", closers=(_NS + "</tool_call>",), bodies=(_M3_CALLS,)),
-        Block(opener=_M3_CALLS.call_open, keep_opener=True, closers=(_NS + "</tool_call>",), bodies=(_M3_CALLS,)),
+        *(
+            Block(opener=_NS + opener, closers=(_NS + "</tool_call>",), bodies=(_M3_CALLS,))
+            for opener in ("<tool_call>", "tool_call>")
+        ),
+        *(
+            Block(opener=opener, keep_opener=True, closers=(_NS + "</tool_call>",), bodies=(_M3_CALLS,))
+            for opener in (_M3_CALLS.call_open, *_M3_CALLS.call_opens)
+        ),
     ),
     joined_mark=_NS,
     reasoning="minimax",

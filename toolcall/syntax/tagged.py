@@ -25,6 +25,7 @@ from toolcall.schema import ANY, Tool, ToolSet, to_json
 from toolcall.syntax.attributes import attribute_type, first_attribute, may_be_label
 from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import ARGUMENT_KEYS, read_arguments
+from toolcall.syntax.nested import nested_json
 from toolcall.syntax.python_calls import read_keywords
 from toolcall.syntax.tagged_values import TaggedValue, may_end
 from toolcall.syntax.tags import Tags
@@ -56,6 +57,10 @@ class TaggedCalls(Tags):
                 if lx.cut or not (seen or not tool.keys):
                     raise NoCall
                 break
+            if self.close_by_key and (yield from at_words(lx, self.next_open)):
+                if tool.keys and not seen:
+                    raise NoCall
+                break
             word = yield from at_marker(lx, self.members)
             if word == self.call_close or word in self.call_closes:
                 lx.pos -= len(word) if self.shared_close else 0
@@ -64,9 +69,13 @@ class TaggedCalls(Tags):
                 if self.object_body and char in "{(" and not seen:
                     yield from self._read_object(lx, call, char)
                     return
-                if (yield from may_end(lx, self, seen=bool(seen), tool=tool)):
-                    break
-                yield from self._skip_noise(lx, tool, options)
+                if self.close_by_key and (yield from at_words(lx, (self.nested,))):
+                    yield from self._read_unopened(lx, call, tool, seen)
+                    continue
+                if not (yield from self._bare_key(lx, tool)):
+                    if (yield from may_end(lx, self, seen=bool(seen), tool=tool)):
+                        break
+                    yield from self._skip_noise(lx, options)
             if (yield from self._read_param(lx, call, tool, seen)):
                 yield from at_marker(lx, self.members)
                 call.end()
@@ -75,11 +84,17 @@ class TaggedCalls(Tags):
         call.written = True
         call.end()
 
-    def _skip_noise(self, lx: Lexer, tool: Tool, options: Options) -> Read[None]:
-        """Text in front of a parameter, which says nothing; where keys have an end of their own, a key whose opening
-        tag is missing."""
-        if self.value_open and (yield from at_words(lx, tuple(key + self.key_end for key in tool.keys))):
-            return
+    def _bare_key(self, lx: Lexer, tool: Tool) -> Read[bool]:
+        """Where keys have an end of their own: whether one stands here whose opening tag is missing, or is that of
+        a call, which is consumed."""
+        for opener in (self.inner_open, "") if self.value_open else ():
+            if (yield from at_words(lx, tuple(opener + key + self.key_end for key in tool.keys))):
+                lx.pos += len(opener)
+                return True
+        return False
+
+    def _skip_noise(self, lx: Lexer, options: Options) -> Read[None]:
+        """Text in front of a parameter, which says nothing."""
         if options.rescued or (yield from until(lx, self.members, ignore, limit=MAX_HEADER)) is None:
             raise NoCall
         word = yield from at_marker(lx, self.members)
@@ -111,8 +126,11 @@ class TaggedCalls(Tags):
             raise NoCall
         if self.value_open and word == self.key_end:
             name, key = next(((n, k) for n, k, whole in self._glued(name, tools) if whole), ("", ""))
-        if word is not None and word not in (*self.name_stops, *self.header_stops):
+        if word and word in (self.name_end, self.self_close, self.key_end):
             lx.pos += len(word)
+        if self.value_open and not key:
+            yield from skip_space(lx)
+            yield from at_marker(lx, self.value_closing)
         return call.named(first_attribute(name)[0]), word == self.self_close != "", key
 
     def _glued(self, text: str, tools: ToolSet) -> list[tuple[str, str, bool]]:
@@ -125,10 +143,18 @@ class TaggedCalls(Tags):
 
     def _read_param(self, lx: Lexer, call: CallWriter, tool: Tool, seen: list[str], header: str = "") -> Read[bool]:
         """Returns whether the arguments are whole: they were the one parameter's value."""
-        header = header or (yield from self._read_key(lx))
+        header, whole = (header, True) if header else (yield from self._read_key(lx))
+        if self.close_by_key and header.startswith("/") and not tool.has(header):
+            return False  # a second closing tag
         closed = self.key_end == ">" and header.endswith("/") and not tool.has(header)
         tag, _, rest = header.partition(" ") if self.close_by_key and "name=" in header else (header, "", header)
         key, attributes = first_attribute(rest.removesuffix("/") if closed else rest, tool.has)
+        key = key if tool.has(key) or not tool.has(key.rstrip("=: ")) else key.rstrip("=: ")
+        if not whole and not self.value_open and tool.keys and not tool.has(key):
+            if not seen:
+                raise NoCall
+            yield from TaggedValue(self, ANY, tool, [*seen], tool.schema_of(key), tag).read(lx, ignore)
+            return False  # nothing says what it is a value of
         if self.value_open and not (yield from self._begins_value(lx, tool.has(key))):
             return False
         seen.append(key)
@@ -157,8 +183,27 @@ class TaggedCalls(Tags):
         call.commit()
         return whole
 
-    def _read_key(self, lx: Lexer) -> Read[str]:
-        """The key and its attributes. The marks around it may stand there twice."""
+    def _read_unopened(self, lx: Lexer, call: CallWriter, tool: Tool, seen: list[str]) -> Read[None]:
+        """A value whose opening tag is missing, or a part of it, where tags close by name."""
+        lx.pos += len(self.nested)
+        value: list[str] = []
+        header: list[str] = []
+        if (yield from until(lx, self.value_closing, value.append, keep=True)) is None:
+            raise NoCall
+        lx.pos += len(self.value_close)
+        yield from until(lx, self.only_key_end, header.append, limit=MAX_HEADER)
+        lx.pos += len(self.key_end)
+        key = "".join(header).strip()
+        if not tool.has(key):
+            raise NoCall
+        text = "".join(value).removeprefix(key + self.key_end)
+        seen.append(key)
+        call.put(("{" if len(seen) == 1 else ", ") + quote(key) + ": ")
+        call.put(nested_json(text, self.nested, tool.schema_of(key)))
+        call.commit()
+
+    def _read_key(self, lx: Lexer) -> Read[tuple[str, bool]]:
+        """The key and its attributes, and whether their end is there. The marks around it may stand there twice."""
         parts: list[str] = []
         while True:
             word = yield from until(lx, self.key_ends, parts.append, limit=MAX_HEADER)
@@ -172,7 +217,7 @@ class TaggedCalls(Tags):
         header = "".join(parts)
         while self.value_open and header.startswith(self.param_open):
             header = header[len(self.param_open) :]
-        return header.rstrip()
+        return header.rstrip(), word == self.key_end
 
     def _begins_value(self, lx: Lexer, known: bool) -> Read[bool]:
         """Consumes the opener of a value. It may be missing if the key is one of the tool's; a key without any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from toolcall.json_text import escape
@@ -15,17 +16,18 @@ from toolcall.lexer import (
     Read,
     at_marker,
     at_words,
-    peek,
     skip_space,
     until,
 )
 from toolcall.schema import ParamType, SchemaNode, Tool, to_json
 from toolcall.syntax.attributes import first_attribute, may_be_label
+from toolcall.syntax.inner_calls import InnerCalls, begins_call
 from toolcall.syntax.json_texts import JsonText
 from toolcall.syntax.nested import nested_json
-from toolcall.syntax.tags import CDATA_OPEN, Tags
+from toolcall.syntax.tags import CDATA_OPEN, NEWLINES, Tags
 from toolcall.syntax.xml_text import CDATA_CLOSE, IN_CDATA, begins_cdata, behind_cdata, read_cdata, read_entity
 
+_LAYOUT = Markers(NEWLINES)
 _XML = ("&", CDATA_OPEN, CDATA_CLOSE)
 
 
@@ -44,12 +46,18 @@ class TaggedValue:
     """Text behind a closing tag that may be the value's own: noise if the call goes on, else a part of the value."""
     _json_text: JsonText | None = field(init=False, default=None)
     """For a value that may be an object or a list, and no string."""
-    _led: bool = field(init=False, default=False)
-    """A layout newline stands in front of the value."""
+    _led: str = field(init=False, default="")
+    """The layout newline in front of the value."""
     _opened: bool = field(init=False, default=False)
     """The value holds a tag that its own closing tag would close."""
     _quoted: bool = field(init=False, default=False)
     """The value holds tags of calls, so that a whole call inside it may end."""
+    _inner: InnerCalls = field(init=False)
+    _kept: tuple[Put, list[str]] | None = field(init=False, default=None)
+    """Where text goes, and that which does not go there yet."""
+
+    def __post_init__(self) -> None:
+        self._inner = InnerCalls(self.tags)
 
     def read(self, lx: Lexer, put: Put) -> Read[None]:
         """Puts the value as JSON."""
@@ -65,34 +73,45 @@ class TaggedValue:
         start, first = lx.consumed, True
         while True:
             word = yield from until(lx, ends[self._led], self._sink(), keep=True)
-            if word is None:
+            if word is None and not self._ended_before(lx):
                 raise NoCall
+            if word is None:
+                break
             if self._json_text is not None and (yield from self._json_text.holds(lx, len(word))):
                 self._take_mark(lx, word)
             elif word in _XML:
                 if (yield from self._read_xml(lx, word)):
                     break
+            elif (yield from self._inner.takes(lx, word)):
+                self._keep()
+                self._take_mark(lx, word)
             elif word.endswith(closes):
-                if (yield from self._closes_here(lx, len(word))):
+                empty = first and lx.consumed == start and self.kind.streams
+                twice = not empty and word.startswith(self._led)
+                if (yield from self._closes_here(lx, len(word), twice=twice)):
                     lx.pos += len(word)
                     self._flush()
                     break
                 self._hold()
                 self._take_mark(lx, word)
-            elif word != tags.reopens and (yield from self._ends_here(lx, word, empty=first and lx.consumed == start)):
+            elif word not in (tags.reopens, tags.inner_open, *tags.block_openers) and (
+                yield from self._ends_here(lx, word, empty=first and lx.consumed == start)
+            ):
+                self._ended_before(lx)
                 break
             else:
                 first = False
                 self._opened = self._opened or word == tags.reopens
                 self._quoted = self._quoted or word.endswith((tags.param_open, tags.call_close))
                 self._take_mark(lx, lx.buf[lx.pos])
+        self._release()
         put('"' if streams else self._json("".join(raw)))
         if tags.reopens and not self._opened:
             yield from skip_space(lx)
             while (yield from at_marker(lx, tags.value_closing)) is not None:
                 yield from skip_space(lx)
 
-    def _begin(self, lx: Lexer) -> Read[tuple[tuple[str, ...], tuple[Markers, Markers]]]:
+    def _begin(self, lx: Lexer) -> Read[tuple[tuple[str, ...], Mapping[str, Markers]]]:
         """Consumes what is layout at the beginning. Returns what closes the value, and what to look for."""
         tags = self.tags
         closes, ends = tags.closes, tags.ends
@@ -100,10 +119,9 @@ class TaggedValue:
             closes = (tags.value_close + self.tag + tags.key_end,)
             ends = tags.ends_with(closes)
         if tags.xml and (yield from begins_cdata(lx)):
-            ends = (IN_CDATA, IN_CDATA)
-        elif tags.trim_newlines and (yield from peek(lx)) == "\n":
-            self._led = True
-            lx.pos += 1
+            ends = {"": IN_CDATA}
+        elif tags.trim_newlines:
+            self._led = (yield from at_marker(lx, _LAYOUT)) or ""
         return closes, ends
 
     def _read_xml(self, lx: Lexer, word: str) -> Read[bool]:
@@ -138,6 +156,28 @@ class TaggedValue:
         else:
             self._put(text)
 
+    def _keep(self) -> None:
+        """Behind the end of a value inside the value nothing goes out until it is known for that."""
+        if self._inner.close is not None and self._kept is None:
+            kept: list[str] = []
+            self._kept, self._put = (self._put, kept), kept.append
+
+    def _release(self) -> None:
+        if self._kept is not None:
+            put, kept = self._kept
+            put("".join(kept))
+
+    def _ended_before(self, lx: Lexer) -> bool:
+        """The value has no end behind the calls that it seemed to hold: goes back to the first end of one of their
+        values, which was its own. Returns whether there was one."""
+        if self._inner.close is None or lx.cut:
+            return False
+        self._held, self._kept = [], None
+        where, size = self._inner.close
+        lx.go_back(where)
+        lx.pos += size
+        return True
+
     def _hold(self) -> None:
         """From here on the text may be noise between two parameters."""
         self._flush()
@@ -158,11 +198,12 @@ class TaggedValue:
         tags = self.tags
         return tuple(key + tags.key_end for key in self.tool.keys) if tags.value_open else ()
 
-    def _closes_here(self, lx: Lexer, size: int) -> Read[bool]:
-        """Whether this close ends the value, and is not a part of it: only if the call goes on, or ends, behind it. It
-        may come twice."""
+    def _closes_here(self, lx: Lexer, size: int, *, twice: bool) -> Read[bool]:
+        """Whether this close ends the value, and is not a part of it: only if the call goes on, or ends, behind it.
+        twice: it may come twice; a value that would be nothing but a close, or is wrapped in newlines and this close
+        is not, ends at the second."""
         tags = self.tags
-        again = tags.value_close if not self._opened and tags.reopens else ""
+        again = tags.value_close if twice and not self._opened and tags.reopens else ""
         followers = (*tags.followers, *self._bare_keys())
         while True:
             rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
@@ -180,8 +221,10 @@ class TaggedValue:
         """Whether a value whose close is missing ends at this marker: before a parameter that the tool has and the
         call has not had yet, or at the end of a call that the block's closer, or the end of the text, follows."""
         tags, size = self.tags, len(word)
-        if word.endswith(tags.param_open) and (empty or (self._led and word[0] != "\n")):
+        if word.endswith(tags.param_open) and (empty or not word.startswith(self._led)):
             return False
+        if word.endswith(tags.block_closers):
+            return not self._inner.in_block and (yield from self._block_ends(lx, word))
         while True:
             rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
             if word.endswith(tags.param_open):
@@ -201,6 +244,22 @@ class TaggedValue:
                     return lx.eof and not after
                 if after and not any(w.startswith(after) for w in tags.next_open):
                     return False
+            yield
+
+    def _block_ends(self, lx: Lexer, word: str) -> Read[bool]:
+        """Whether the block ends with this closer, so that those of value and call are missing: nothing follows, or
+        another block with a call does."""
+        opener = word.lstrip("\n").replace("/", "", 1)
+        words = (opener, self.tags.call_open)
+        while True:
+            rest = lx.buf[lx.pos + len(word) : lx.pos + len(word) + MAX_HEADER]
+            after, seen = rest.lstrip(SPACE), 0
+            while seen < len(words) and after.startswith(words[seen]):
+                after, seen = after[len(words[seen]) :].lstrip(SPACE), seen + 1
+            if seen == len(words):
+                return (yield from begins_call(lx, self.tags, len(word) + len(rest) - len(after)))
+            if not words[seen].startswith(after) or len(rest) == MAX_HEADER or lx.at_end():
+                return lx.eof and not lx.cut and not after and not seen
             yield
 
     def _goes_on(self, lx: Lexer, size: int) -> Read[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,6 +10,7 @@ from toolcall.json_text import ESCAPED
 from toolcall.lexer import Markers
 
 CDATA_OPEN = "<![CDATA["
+NEWLINES = ("", "\n")
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class Tags:
 
     @cached_property
     def name_ends(self) -> Markers:
-        glued = self.key_end if self.value_open else ""
-        return Markers((self.name_end, self.self_close, glued, *self.name_stops, *self.header_stops))
+        glued = (self.key_end, self.inner_open, self.value_close) if self.value_open else ()
+        return Markers((self.name_end, self.self_close, *glued, *self.name_stops, *self.header_stops))
 
     @cached_property
     def members(self) -> Markers:
@@ -87,18 +89,36 @@ class Tags:
 
     @cached_property
     def _loose(self) -> tuple[str, ...]:
-        ends = (self.param_open, self.call_close) if self.loose_close else ()
-        return (*ends, *("\n" + e for e in ends))
+        return (self.param_open, self.call_close, *self.block_closers) if self.loose_close else ()
+
+    @cached_property
+    def block_closers(self) -> tuple[str, ...]:
+        return tuple(w for w in self.next_open if w.startswith("</") and w != self.call_close)
+
+    @cached_property
+    def block_openers(self) -> tuple[str, ...]:
+        return tuple(word.replace("/", "", 1) for word in self.block_closers)
+
+    @cached_property
+    def inner_open(self) -> str:
+        """What begins a call inside a value."""
+        return (self.call_open or next(iter(self.next_open), "")) if self.loose_close else ""
+
+    @cached_property
+    def inner_ends(self) -> Markers:
+        """What the name of such a call ends at."""
+        return Markers((self.name_end, self.param_open, self.call_close))
 
     @cached_property
     def followers(self) -> tuple[str, ...]:
         """What may stand behind a value."""
-        return (self.param_open, self.call_close, *self.call_closes, *self.next_open)
+        mark = (self.nested,) if self.close_by_key else ()
+        return (self.param_open, self.call_close, *self.call_closes, *self.next_open, *mark)
 
     @cached_property
     def closing(self) -> tuple[str, ...]:
         """What may stand between the end of the last value and the end of the block."""
-        return (self.call_close, *self.call_closes, *(w for w in self.next_open if w.startswith("</")))
+        return (self.call_close, *self.call_closes, *self.block_closers)
 
     @cached_property
     def reopens(self) -> str:
@@ -107,13 +127,18 @@ class Tags:
         return "<" + self.value_close[2:].rstrip(">") if plain else ""
 
     @cached_property
-    def ends(self) -> tuple[Markers, Markers]:
-        """Where a value ends: without and with a layout newline on either side."""
+    def ends(self) -> Mapping[str, Markers]:
+        """Where a value may end, by the layout newline on either side of it."""
         return self.ends_with(self.closes)
 
-    def ends_with(self, closes: tuple[str, ...]) -> tuple[Markers, Markers]:
-        words = (*closes, *self._loose, self.reopens, *(("&", CDATA_OPEN) if self.xml else ()))
-        return Markers(words, ESCAPED), Markers((*words, *("\n" + close for close in closes)), ESCAPED)
+    def ends_with(self, closes: tuple[str, ...]) -> Mapping[str, Markers]:
+        loose = (*self._loose, *("\n" + word for word in self._loose))
+        inner = (self.reopens, self.inner_open, *(self.block_openers if self.loose_close else ()))
+        words = (*closes, *loose, *inner, *(("&", CDATA_OPEN) if self.xml else ()))
+        return {
+            line: Markers((*words, *(line + word for word in (*closes, *self._loose))), ESCAPED)
+            for line in (NEWLINES if self.trim_newlines else ("",))
+        }
 
     @property
     def marks(self) -> tuple[str, ...]:
