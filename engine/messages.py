@@ -233,6 +233,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats_out")
     accepted_tokens: int = 0
     generated_tokens: int = 0
     prefill_tokens: int = 0
+    forced_tokens: int = 0
     grammar_rows: int = 0
     leaked_pages: int = 0
 

@@ -40,7 +40,8 @@ _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("cache_hit_tokens", "prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache."),
     ("draft_tokens", "draft_tokens", "Tokens proposed by speculation."),
     ("accepted_tokens", "accepted_draft_tokens", "Proposed tokens that the model confirmed."),
-    ("generated_tokens", "engine_generated_tokens", "Tokens the engine sampled."),
+    ("generated_tokens", "engine_generated_tokens", "Tokens of answers, sampled, drafted and forced."),
+    ("forced_tokens", "forced_tokens", "Tokens that a grammar left no choice about: no forward pass of their own."),
     ("prefill_tokens", "engine_prefill_tokens", "Prompt tokens the engine computed."),
     ("leaked_pages", "kv_leaked_pages", "KV pages found without an owner and taken back."),
 )

@@ -76,10 +76,10 @@ class Outbox:
 class Counters:
     """Totals since the start, for SchedulerStats."""
 
-    __slots__ = ("accepted", "draft", "forced", "generated", "grammar_rows", "hit", "preemptions", "prefill", "query")
+    __slots__ = ("accepted", "draft", "forced", "generated", "hit", "preemptions", "prefill", "query")
 
     def __init__(self) -> None:
-        self.accepted = self.draft = self.forced = self.generated = self.grammar_rows = 0
+        self.accepted = self.draft = self.forced = self.generated = 0
         self.hit = self.preemptions = self.prefill = self.query = 0
 
 
@@ -112,11 +112,11 @@ class ResultProcessor:
             req.finish_reason = INTERNAL_ERROR
             self._outbox.put(req)
 
-    def force(self, req: Req, limit: int) -> list[int]:
-        """Append up to ``limit`` tokens that the grammar leaves no choice about; returns them."""
+    def force(self, req: Req, limit: int) -> None:
+        """Append up to ``limit`` tokens that the grammar leaves no choice about."""
         grammar, state = req.grammar, req.sampling
         if grammar is None or state is None or state.logprobs or limit <= 0:
-            return []  # a forced token has no logits, so no logprob: those requests sample it
+            return  # a forced token has no logits, so no logprob: those requests sample it
         forced: list[int] = []
         for token in grammar.forced_tokens()[:limit]:
             if token in state.stop_ids or not grammar.accept(token):
@@ -125,7 +125,6 @@ class ResultProcessor:
             state.observe(token)
         req.tokens.extend(forced)
         self._counters.forced += len(forced)
-        return forced
 
     def _advance(self, row: BatchRow, out: RowOutput) -> None:
         req, counters = row.req, self._counters
@@ -142,10 +141,8 @@ class ResultProcessor:
             counters.accepted += accepted
         self._append(req, out.token_ids)
         self._computed(req, min(row.known_end + accepted, len(req.tokens)))
-        if req.grammar is not None:
-            counters.grammar_rows += 1
-            if req.finish_reason is None:
-                self._continue_grammar(req)
+        if req.grammar is not None and req.finish_reason is None:
+            self._continue_grammar(req)
         counters.generated += self._outbox.put(req, out.logprobs)
 
     def _append(self, req: Req, tokens: Sequence[int]) -> None:

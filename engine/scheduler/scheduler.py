@@ -141,7 +141,8 @@ class Scheduler:
             accepted_tokens=counters.accepted,
             generated_tokens=counters.generated,
             prefill_tokens=counters.prefill,
-            grammar_rows=counters.grammar_rows,
+            forced_tokens=counters.forced,
+            grammar_rows=sum(1 for req in self.running if req.grammar is not None),
             leaked_pages=kv.leaked_pages,
         )
 

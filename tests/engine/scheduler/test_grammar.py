@@ -43,6 +43,20 @@ def test_forced_tokens_cost_no_step_of_their_own():
     assert len(same.logprobs) == len(same.token_ids)
 
 
+def test_stats_tell_what_is_under_a_grammar_now_and_what_was_forced():
+    harness = Harness(grammar=ScriptBackend())
+    harness.add("a", range(20), grammar=spec(CALL), max_tokens=100)
+    harness.add("b", range(20), grammar=spec(CALL), max_tokens=100)
+    harness.add("c", range(20), max_tokens=100)
+    harness.step()
+    assert harness.scheduler.stats().grammar_rows == 2
+    harness.run()
+    stats = harness.scheduler.stats()
+    assert stats.grammar_rows == 0
+    assert stats.forced_tokens == 2 * (len(CALL.split(" ")) - 4), "all but the tokens that were sampled"
+    assert stats.generated_tokens == 2 * len(CALL.split(" ")) + 100
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 512])
 @pytest.mark.parametrize("drafts", [0, 4])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

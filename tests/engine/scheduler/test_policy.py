@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from engine.scheduler.policy import MIN_CHUNK, ChunkPolicy, NewTokenRatio
 from engine.scheduler.req import Req
+from engine.scheduler.scheduler import RETRY_STEPS
 from tests.engine.scheduler.harness import Harness, alone
 
 
@@ -74,3 +75,22 @@ def test_reserve_looks_at_what_is_left():
     ratio.value = 0.5
     reqs = [Req("a", [1] * 10, max_len=30), Req("b", [1] * 10, max_len=100_000)]
     assert ratio.reserve(reqs) == (20 + NewTokenRatio.CLIP) // 2
+
+
+def test_a_prompt_that_was_refused_is_not_matched_again_before_pages_come_free(monkeypatch):
+    """Matching a long prompt against the tree costs; the head of the queue would be matched in every step."""
+    harness = Harness(pages=20, page_size=4)
+    harness.add("first", range(40), max_tokens=24)
+    harness.step()
+    kv, matched = harness.scheduler.kv, []
+    match = kv.match_prefix
+    monkeypatch.setattr(
+        kv, "match_prefix", lambda tenant, tokens, limit: matched.append(limit) or match(tenant, tokens, limit)
+    )
+    harness.add("second", range(100, 160), max_tokens=2)
+    for _ in range(RETRY_STEPS):
+        harness.step()
+    assert len(matched) == 1
+    harness.run()
+    assert 2 <= len(matched) <= 5
+    assert harness.results["second"].token_ids == alone(list(range(100, 160)), max_tokens=2)
