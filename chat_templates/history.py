@@ -7,6 +7,7 @@ expect one shape. ``normalise`` is idempotent and raises only HistoryError.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -118,6 +119,8 @@ def _message(raw: Any, where: str) -> Message:
         names = ", ".join(ROLES)
         raise HistoryError(f"role {str(given)[:40]!r} is not one of {names}", param=f"{where}.role")
     text, reasoning = _content(raw.get("content"), role, f"{where}.content")
+    if role == "assistant" and not text and isinstance(raw.get("refusal"), str):
+        text = raw["refusal"]
     message: Message = {"role": role, "content": text}
     if isinstance(raw.get("name"), str) and raw["name"]:
         message["name"] = raw["name"]
@@ -230,13 +233,16 @@ def _fill_call_ids(messages: list[Message]) -> None:
 
 
 def _order_results(messages: list[Message]) -> list[Message]:
-    """Bind every run of tool messages to the calls before it, and put the run in the order of those calls."""
+    """Bind every run of tool messages to the calls right before it, in one assistant message or several, or else to
+    those that have no result yet, and put the run in the order of those calls."""
     ordered: list[Message] = []
     known: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
     index = 0
     while index < len(messages):
         if messages[index]["role"] != "tool":
             known += messages[index].get("tool_calls", ())
+            waiting += messages[index].get("tool_calls", ())
             ordered.append(messages[index])
             index += 1
             continue
@@ -247,8 +253,13 @@ def _order_results(messages: list[Message]) -> list[Message]:
             raise HistoryError(
                 "a message of role 'tool' must follow an assistant message with tool_calls", param=f"messages.{index}"
             )
-        previous = ordered[-1].get("tool_calls") or known
-        ordered += _bind(messages[index:end], previous)
+        before = itertools.takewhile(lambda message: message["role"] == "assistant", reversed(ordered))
+        latest = [call for message in reversed([*before]) for call in message.get("tool_calls", ())]
+        calls = latest or waiting or known
+        bound = _bind(messages[index:end], calls)
+        answered = {result["tool_call_id"] for result in bound}
+        waiting = [call for call in waiting if call["id"] not in answered or not any(call is one for one in calls)]
+        ordered += bound
         index = end
     return ordered
 

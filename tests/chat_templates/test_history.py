@@ -260,3 +260,34 @@ def test_calls_of_one_turn_with_the_same_id_get_their_results_in_order() -> None
         (ids[1], "g", "of g"),
     ]
     assert normalise(shaped) == shaped
+
+
+def told(call_id: str, text: str) -> dict:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def results(messages: list[dict]) -> list[tuple[str, str, str]]:
+    return [(m["tool_call_id"], m["name"], m["content"]) for m in normalise(messages) if m["role"] == "tool"]
+
+
+APART = [turn(call("a", "f")), turn(call("b", "g"))]
+
+
+@pytest.mark.parametrize("between", [[], [USER], [{"role": "system", "content": "s"}]], ids=["", "user", "system"])
+@pytest.mark.parametrize("sent", [("a", "b"), ("b", "a"), ("", "")], ids=str)
+def test_calls_of_several_assistant_messages_get_their_results(between: list[dict], sent: tuple[str, str]) -> None:
+    texts = {"a": "of f", "b": "of g", "": ""}
+    given = [told(one, texts[one] or f"of {'fg'[index]}") for index, one in enumerate(sent)]
+    assert results([USER, *APART, *between, *given]) == [("a", "f", "of f"), ("b", "g", "of g")]
+
+
+def test_a_late_result_without_an_id_is_that_of_a_call_that_has_none_yet() -> None:
+    first = [turn(call("a", "f")), told("a", "1")]
+    second = [turn(call("b", "g")), USER, told("", "2")]
+    assert results([USER, *first, *second]) == [("a", "f", "1"), ("b", "g", "2")]
+
+
+def test_a_refusal_is_what_the_assistant_said() -> None:
+    said = normalise([USER, {"role": "assistant", "content": None, "refusal": "I can't."}, USER])[1]
+    assert said == {"role": "assistant", "content": "I can't."}
+    assert normalise([{"role": "assistant", "content": "Yes.", "refusal": None}])[0]["content"] == "Yes."
