@@ -63,7 +63,7 @@ class ParamType:
     @property
     def streams(self) -> bool:
         """Whether a value can be sent as it arrives: a string whatever it says."""
-        return "string" in self.kinds and "null" not in self.kinds and not self._limited
+        return "string" in self.kinds and "null" not in self.kinds and self.texts is None
 
     @property
     def _limited(self) -> bool:
@@ -128,7 +128,7 @@ def _texts_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str] | None:
 def type_of(schema: Any, root: Any) -> ParamType:
     """The type of a schema inside its document."""
     kinds = kinds_of(schema, root)
-    return ParamType(kinds, _texts_of(schema, root) if "string" in kinds and len(kinds) > 1 else None)
+    return ParamType(kinds, _texts_of(schema, root) if "string" in kinds else None)
 
 
 def _kind(name: str) -> str:
@@ -169,7 +169,10 @@ def to_json(text: str, kind: ParamType) -> str:
     if plain.lower() in _NULLS and "string" not in kinds and kinds:
         return "null"
     if "string" in kinds:
-        return "null" if "null" in kinds and plain == "null" else quote(text)
+        if "null" in kinds and plain == "null":
+            return "null"
+        texts = kind.texts or ()
+        return quote(plain if text not in texts and plain in texts else text)
     if "any" in kinds:
         return _typed(plain, kinds) or loose_json(plain) or quote(text)
     return _typed(plain, kinds) or _typed(_unquoted(plain), kinds) or quote(text)

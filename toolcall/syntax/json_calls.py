@@ -21,11 +21,12 @@ AROUND_KEYS = ("function", "tool_call", "function_call", "tool_calls", "function
 @dataclass(frozen=True)
 class JsonCalls:
     """names, arguments: the keys, the family's own first. by_name: a call is an object of one member, whose key is the
-    tool's name; elsewhere that is read where no other key fits."""
+    tool's name; elsewhere that is read where no other key fits. fallback: the name of a call that has none."""
 
     names: tuple[str, ...] = NAME_KEYS
     arguments: tuple[str, ...] = ARGUMENT_KEYS
     by_name: bool = False
+    fallback: str = ""
     foreign: bool = False
 
     @property
@@ -63,6 +64,8 @@ class JsonCalls:
                 break
             else:
                 raise NoCall
+        if call.tool is None and self.fallback:
+            call.named(self.fallback)
         if not call.written and (options.strict or strange):
             raise NoCall
         call.end()

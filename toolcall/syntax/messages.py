@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolcall.lexer import MAX_HEADER, Lexer, Markers, NoCall, Put, Read, at_marker, skip_space, until
+from toolcall.lexer import MAX_HEADER, Lexer, Markers, NoCall, Put, Read, at_marker, at_words, skip_space, until
 from toolcall.output import Channel, Output
 from toolcall.syntax.block import Body, Options
 from toolcall.syntax.json_calls import read_arguments
@@ -136,7 +136,8 @@ class MessageProtocol:
 
     def _read_call(self, lx: Lexer, out: Output, options: Options, recipient: str) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued)
-        if self.body is None:
+        yield from skip_space(lx)
+        if self.body is None or not (yield from at_words(lx, (*self.body_wrapper[:1], *self.body.marks[:1]))):
             call.named(next(filter(call.declares, _spellings(recipient)), recipient))
             char = yield from self._skip_fence(lx)
             if char in ("{", '"', "'", "n"):

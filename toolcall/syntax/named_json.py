@@ -9,6 +9,7 @@ from functools import cached_property
 from toolcall.json_strings import checked
 from toolcall.lexer import (
     MAX_HEADER,
+    SPACE,
     Lexer,
     Markers,
     NoCall,
@@ -22,8 +23,17 @@ from toolcall.lexer import (
 )
 from toolcall.output import CallWriter, Output
 from toolcall.syntax.block import Options
-from toolcall.syntax.json_calls import JsonCalls, read_arguments
+from toolcall.syntax.json_calls import (
+    ARGUMENT_KEYS,
+    AROUND_KEYS,
+    NAME_KEYS,
+    OTHER_KEYS,
+    JsonCalls,
+    read_arguments,
+)
 from toolcall.syntax.python_calls import read_keywords
+
+_KEY = re.compile(r"\w++")
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ class NamedJson:
                 yield from self._close(lx)
                 return
         if self.wrapped:
-            yield from self._read_wrapped(lx, out, options)
+            yield from self._read_wrapped(lx, out, call, options)
             return
         parts: list[str] = []
         word = yield from until(lx, self._name, checked(lx, parts, out.tools.may_begin), limit=MAX_HEADER)
@@ -109,16 +119,32 @@ class NamedJson:
         call.end()
         yield from self._close(lx)
 
-    def _read_wrapped(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
-        word = yield from until(lx, self._name, ignore, limit=MAX_HEADER)
+    def _read_wrapped(self, lx: Lexer, out: Output, call: CallWriter, options: Options) -> Read[None]:
+        """The whole call object, or just the arguments, of the tool that the header names."""
+        parts: list[str] = []
+        word = yield from until(lx, self._name, parts.append, limit=MAX_HEADER)
         if word not in self.name_ends:
             raise NoCall
         lx.pos += len(word or "")
-        if (yield from skip_space(lx)) != "{":
-            raise NoCall
-        out.drop_call()
-        yield from JsonCalls().read(lx, out, options)
+        name = "".join(parts)
+        if (yield from skip_space(lx)) == "{" and (yield from self._is_call(lx)):
+            out.drop_call()
+            yield from JsonCalls(fallback=name).read(lx, out, options)
+        else:
+            call.named(name)
+            yield from self._read_arguments(lx, call)
+            call.end()
         yield from self._close(lx)
+
+    def _is_call(self, lx: Lexer) -> Read[bool]:
+        """Whether the object that begins here is a call, by its first key."""
+        while True:
+            rest = lx.buf[lx.pos + 1 : lx.pos + MAX_HEADER].lstrip(SPACE + "\"'")
+            key = _KEY.match(rest)
+            whole = key is not None and key.end() < len(rest)
+            if whole or (rest and key is None) or len(rest) > MAX_HEADER // 2 or lx.at_end():
+                return key is not None and key.group() in (*NAME_KEYS, *ARGUMENT_KEYS, *OTHER_KEYS, *AROUND_KEYS)
+            yield
 
     def _after_name(self, lx: Lexer, word: str | None) -> Read[None]:
         if word is None:
