@@ -1,4 +1,5 @@
-"""What models are reported to write instead of their format, and what is made of it: tests/data/toolcall_variants*.jsonl.
+"""What models are reported to write instead of their format, and what is made of it: tests/data/toolcall_variants.jsonl
+and the files beside it.
 
 Missing, doubled and misspelt marks, marks inside values, other families' ways, drafts: under every chunking.
 """
