@@ -55,8 +55,8 @@ class DetokenizerManager:
         return len(self._states)
 
     def process(self, batch: BatchTokenIDOut) -> BatchStrOut:
-        rows = [self._guarded_row(row) for row in batch.rows]
-        return BatchStrOut(rows=tuple(row for row in rows if row is not None))
+        rows = [made for row in batch.rows if (made := self._guarded_row(row)) is not None]
+        return BatchStrOut(rows=tuple(rows))  # of a list: one of a generator leaves a larger block behind each time
 
     def _guarded_row(self, row: TokenIDRow) -> StrRow | None:
         """A fault in one request's text ends that request and no other."""
@@ -138,4 +138,5 @@ def merge(batches: Sequence[BatchTokenIDOut]) -> BatchTokenIDOut:
     """Several steps as one message, rows in order."""
     if len(batches) == 1:
         return batches[0]
-    return BatchTokenIDOut(rows=tuple(row for batch in batches for row in batch.rows))
+    rows = [row for batch in batches for row in batch.rows]
+    return BatchTokenIDOut(rows=tuple(rows))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import random
+import sys
 
 import pytest
 
@@ -189,3 +191,23 @@ def test_messages_are_passed_on_in_order():
     assert [type(message) for message in sent] == [BatchStrOut, ControlReply, BatchStrOut]
     assert [row.text for row in sent[0].rows] == ["1", "2"]
     assert merge([a]) is a
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("rows", [1, 2, 7, 30])
+def test_the_memory_of_a_batch_is_given_back(pipe, rows, batches):
+    """Also what the interpreter keeps for itself: the process makes so few cycles that nothing ever clears it."""
+    rids = [str(index) for index in range(rows)]
+    pipe.send(*(first(rid, ids("a")) for rid in rids))
+    messages = [BatchTokenIDOut(rows=tuple([later(rid, ids("b"), 2) for rid in rids])) for _ in range(batches)]
+    gc.collect()
+    gc.disable()
+    try:
+        blocks = []
+        for _ in range(2):
+            for _ in range(300):
+                handle(pipe.manager, messages, lambda _: None)
+            blocks.append(sys.getallocatedblocks())
+    finally:
+        gc.enable()
+    assert blocks[1] - blocks[0] < 30
