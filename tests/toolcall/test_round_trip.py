@@ -15,7 +15,7 @@ from tests.cases.compare import same_json
 from tests.toolcall.conftest import scaled
 from tests.toolcall.fuzzing import TOOLS, random_calls
 from tests.toolcall.render_calls import RENDERERS, SCHEMA_TYPED, VARIANTS, Call
-from tests.toolcall.running import events_of
+from tests.toolcall.running import events_of, merged
 from toolcall.schema import ToolSet
 
 PER_FORMAT = 150
@@ -184,3 +184,23 @@ def test_a_format_s_own_marks_inside_a_json_value_come_back(name: str) -> None:
             rendered = RENDERERS[name](calls)
             for pieces in ([rendered], list(rendered)):
                 assert same_calls(read_back(name, rendered, tools, pieces), calls), rendered
+
+
+TAGGED = ("qwen3_coder", "seed_oss", "glm45", "hunyuan", "deepseek_v32", "deepseek_v4", "minimax_m2", "kimi_k3")
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_a_value_that_is_about_calls_comes_back(name: str) -> None:
+    """Whole calls, with any text around them; and wherever such a text is cut off, the chunking changes nothing."""
+    render = RENDERERS[name]
+    for seed in range(scaled(15)):
+        rng = random.Random(f"{name} {seed}")
+        inner = [render([("get-it", {"zip": rng.choice(("1", "a\nb"))}), ("fs.now", {})]) for _ in range(2)]
+        about = "".join(rng.choice(("As in: ", "\nand\n", *inner)) for _ in range(rng.randint(1, 5)))
+        for value in (about, f"x {render([('write_file', {'path': 'q', 'content': about})])} y"):
+            calls: list[Call] = [("write_file", {"content": value, "path": "p"}), ("get-it", {"zip": value})]
+            text = render(calls)
+            for pieces in ([text], list(text)):
+                assert same_calls(read_back(name, text, TOOLS, pieces), calls), text
+            cut = text[: rng.randint(0, len(text))]
+            assert merged(events_of(name, [cut])) == merged(events_of(name, list(cut))), cut

@@ -7,8 +7,9 @@ import re
 from toolcall.lexer import MAX_HEADER, SPACE, Lexer, Read
 from toolcall.syntax.tags import Tags
 
-_NAME = re.compile(r"""(?:name\s*=\s*)?["']?[\w.:/$@ -]{1,128}["']?(?:\s+\w+\s*=\s*["'][^"'<\n]*["'])*\s*""")
-_KEY = re.compile(r"""(?:name\s*=\s*)?["']?[\w$@]""")
+_NAME = re.compile(r"""(?:name\s*+=\s*+)?+["']?+[\w.:/$@-]{1,128}+["']?+(?:\s[^<\n]*+)?+""")
+_KEY = re.compile(r"""(?:name\s*+=\s*+["']?|["']|(?!name\s*+=))[\w$@]""")
+_PART_OF_KEY = re.compile(r"""n?|na|nam|name\s*+(?:=\s*+["']?)?|["']""")
 
 
 _MAX_RETURNS = 3
@@ -73,8 +74,10 @@ def _begins(text: str, tags: Tags) -> bool | None:
     """None where more text may tell."""
     where, word = tags.inner_ends.find(text, 0, len(text))
     name = text[:where]
+    if "\n" in name:
+        return False
     if word is None:
-        return None if where <= MAX_HEADER // 2 and "\n" not in name.lstrip("\n") else False
+        return None if where <= MAX_HEADER // 2 else False
     if not name or _NAME.fullmatch(name) is None:
         return not name and word == tags.call_close
     after = text[where:] if word != tags.name_end else text[where + len(word) :].lstrip(SPACE)
@@ -82,5 +85,5 @@ def _begins(text: str, tags: Tags) -> bool | None:
         return True
     if after.startswith(tags.param_open):
         key = after[len(tags.param_open) :]
-        return _KEY.match(key) is not None or (None if len(key) < len('name = "') and "<" not in key else False)
+        return None if _PART_OF_KEY.fullmatch(key) else _KEY.match(key) is not None
     return None if any(mark.startswith(after) for mark in (tags.param_open, tags.call_close)) else False
