@@ -63,11 +63,17 @@ class Ticket:
 
     def leave(self, error: EngineUnavailable) -> None:
         """The request goes without an answer."""
-        self.close()
+        self._give_back()
         if self._send_away is not None:
             self._send_away(error)
 
     def close(self) -> None:
+        """The request is over; choices that have not ended are not wanted any more."""
+        if self._inside:
+            self._admission.note_left(self._inside)
+        self._give_back()
+
+    def _give_back(self) -> None:
         self._admission.queue.pop(self, None)
         self._admission.release(self._waiting, self._waiting * self._tokens_each)
         self._admission.inside -= self._inside
@@ -107,6 +113,11 @@ class Flood:
             self._excess += choices
         if self._spans >= self.SPANS and self._excess >= max(self.MIN_EXCESS, self.BATCHES * rows):
             self.now = True
+
+    def left(self, choices: int) -> None:
+        """Those who asked for so many have left: nobody waits for them."""
+        self._asked -= choices
+        self._excess = max(0, self._excess - choices)
 
     def _end_span(self, capacity: float, recent: bool) -> None:
         """Count spans: up to SPANS of flood in a row, and as many of calm until it is over."""
@@ -186,6 +197,10 @@ class Admission:
     def release(self, requests: int, tokens: int) -> None:
         self.requests -= requests
         self.tokens -= tokens
+
+    def note_left(self, choices: int) -> None:
+        """Choices were given up before their end."""
+        self._flood.left(choices)
 
     def note_pace(self, seconds: float) -> None:
         """An answer ended; so long seem two ends to lie apart."""

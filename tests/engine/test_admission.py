@@ -157,6 +157,20 @@ def test_clients_that_ask_again_when_they_are_answered_are_no_flood(monkeypatch:
     assert not engine.refused
 
 
+def test_clients_that_leave_are_no_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch, 16, 0.64, 60.0)
+    engine.overload(0.5, 10)
+    stays = [engine.admission.enter(1) for _ in range(80)]
+    with ExitStack() as stack:
+        for entered in stays:
+            stack.enter_context(entered)
+        for _ in range(4000):
+            engine.run(engine.now + 0.004)
+            with engine.admission.enter(1) as ticket:
+                ticket.may_leave(lambda error: pytest.fail("it was sent away"))
+    assert not engine.refused
+
+
 def test_a_flood_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch, 16, 0.5, 60.0)
     engine.overload(10, 10)
