@@ -170,8 +170,10 @@ class OutputParser:
             word = yield from until(lx, self._tables.markers, content.put, skip=self._tables.hopeless, keep=True)
             fresh = fresh and lx.consumed == before
             if word is None:
-                if not (fresh and self._out.calls_ended):  # half a marker behind a call is no text
-                    content.put(lx.buf[lx.pos :])
+                rest = lx.buf[lx.pos :]
+                special = lx.cut and self._format.own_markers_special and "|>" in rest
+                if not special and not (fresh and self._out.calls_ended):  # half a marker is no text there
+                    content.put(rest)
                 lx.pos = len(lx.buf)
                 return
             block = self._tables.blocks.get(word)
