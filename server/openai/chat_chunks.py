@@ -11,6 +11,7 @@ import orjson
 from engine.messages import TokenLogprob
 from server.extension import extension
 from server.generation import ChoiceDelta, Usage
+from server.openai.streaming import COMMENT
 from server.responses import JsonArray
 from toolcall.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 
@@ -61,6 +62,7 @@ class ChunkWriter:
         self._head = b"data: " + head[:-1] + b","
         self._open = self._head + b'"choices":[{"index":'
         self._begun: set[int] = set()
+        self._ended: set[int] = set()
         self._rescued: list[tuple[int, int]] = []
         self._custom: set[tuple[int, int]] = set()
 
@@ -70,8 +72,7 @@ class ChunkWriter:
         index = delta.index
         parts: list[bytes] = []
         if index not in self._begun:
-            self._begun.add(index)
-            parts.append(self._chunk(index, b'{"role":"assistant","content":""}'))
+            parts.append(self._begin(index))
         logprobs = delta.output.logprobs if style.logprobs is not None else ()
         bodies = [body for event in delta.events if (body := self._delta(event, index))]
         for event in delta.events:
@@ -83,8 +84,13 @@ class ChunkWriter:
             bodies = bodies[1:]
         parts += [self._chunk(index, body) for body in bodies]
         if delta.finish is not None:
+            self._ended.add(index)
             parts.append(self._end(index, style.finish_reason(delta.finish)))
         return b"".join(parts)
+
+    def _begin(self, index: int) -> bytes:
+        self._begun.add(index)
+        return self._chunk(index, b'{"role":"assistant","content":""}')
 
     def _chunk(self, index: int, delta: bytes, extra: bytes = b',"logprobs":null') -> bytes:
         return b'%b%d,"delta":%b%b,"finish_reason":null}]}\n\n' % (self._open, index, delta, extra)
@@ -142,8 +148,12 @@ class ChunkWriter:
         return b'%b"choices":[],"usage":%b}\n\n' % (self._head, orjson.dumps(usage.as_dict()))
 
     def idle(self) -> bytes:
-        """A real chunk that says nothing, for clients that count only those as signs of life."""
-        return self._chunk(0, b"{}")
+        """A real chunk that says nothing, for clients that count only those as signs of life. The first one of all
+        says the role, and none comes of a choice that has ended."""
+        if not self._begun:
+            return self._begin(0)
+        alive = self._begun - self._ended
+        return self._chunk(min(alive), b"{}") if alive else COMMENT
 
 
 @dataclass(slots=True)

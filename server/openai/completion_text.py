@@ -13,6 +13,7 @@ from engine.messages import GenerateOutput, TokenLogprob
 from engine.text.tokenizer import TextTokenizer
 from server.generation import Usage
 from server.openai.logprobs import FLOOR
+from server.openai.streaming import COMMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class CompletionWriter:
         self._head = b"data: " + head[:-1] + b","
         self._logprobs: dict[int, LogprobsWriter] = {}
         self._begun: set[int] = set()
+        self._ended: set[int] = set()
 
     def write(self, prompt: int, output: GenerateOutput) -> bytes:
         style = self._style
@@ -115,6 +117,8 @@ class CompletionWriter:
         if writer is not None and output.logprobs and not style.drop_text:
             pieces.append(writer.output(output.logprobs))
         finish = output.finish_reason.type if output.finish_reason is not None else None
+        if finish is not None:
+            self._ended.add(index)
         if not text and not pieces and finish is None:
             return b""
         choice: dict[str, Any] = {
@@ -131,8 +135,14 @@ class CompletionWriter:
         return self._head + b'"choices":[],"usage":' + orjson.dumps(self._style.usage(usage)) + b"}\n\n"
 
     def idle(self) -> bytes:
-        """A real chunk that says nothing."""
-        return self._head + b'"choices":[{"index":0,"text":"","logprobs":null,"finish_reason":null}]}\n\n'
+        """A real chunk that says nothing, of a choice that has not ended."""
+        alive = (self._begun or {0}) - self._ended
+        if not alive:
+            return COMMENT
+        return b'%b"choices":[{"index":%d,"text":"","logprobs":null,"finish_reason":null}]}\n\n' % (
+            self._head,
+            min(alive),
+        )
 
 
 @dataclass(slots=True)
