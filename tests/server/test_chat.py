@@ -206,6 +206,18 @@ async def test_tool_finish_reason_flag(make_gateway: Callable[..., Any]) -> None
     assert len(answer["choices"][0]["message"]["tool_calls"]) == 1
 
 
+@pytest.mark.parametrize("end", ["stop", "length"])
+async def test_a_call_whose_closer_is_missing_counts_only_where_the_model_stopped(
+    make_gateway: Callable[..., Any], end: str
+) -> None:
+    """``<function=...>`` whose parameter is whole: the model's own end closes it, the token limit does not."""
+    text = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
+    async with make_gateway(Reply(text, finish=FinishReason(type=end)), tool_call_parser="qwen3_coder") as gateway:
+        choice = (await gateway.chat(USER, tools=[WEATHER])).json()["choices"][0]
+    assert choice["finish_reason"] == ("tool_calls" if end == "stop" else "length")
+    assert len(choice["message"].get("tool_calls") or ()) == (end == "stop")
+
+
 async def test_a_call_cut_by_length_is_not_handed_over(make_gateway: Callable[..., Any]) -> None:
     async with make_gateway(Reply(PARIS, chunk=4)) as gateway:
         answer = (await gateway.chat(USER, tools=[WEATHER], max_tokens=60)).json()

@@ -162,3 +162,8 @@ def test_elements_inside_elements_become_json_by_the_schema() -> None:
     assert json.loads(nested_json("N<a>broken", "N", SchemaNode({}, {}))) == "N<a>broken"
     deep = "N<a>" * 200 + "x" + "N</a>" * 200
     assert json.loads(nested_json(deep, "N", SchemaNode({}, {})))
+
+
+@pytest.mark.parametrize("word", ["properties", "additionalProperties"])
+def test_either_word_about_members_makes_an_object(word: str) -> None:
+    assert kinds_of({word: {}}, {}) == {"object"}
