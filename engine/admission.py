@@ -134,7 +134,7 @@ class Flood:
 
 
 class Admission:
-    """Bounds what waits in front of the engine: in requests, in prompt tokens and in seconds (RELIABILITY H71, R10).
+    """Bounds what waits in front of the engine: in requests, in prompt tokens and in seconds.
 
     The seconds are an estimate. A request that is the k-th inside when it comes, and whose answer ends T seconds
     later, has seen k requests end in that time where they are served in order (Little's law: k = rate x T), so T / k

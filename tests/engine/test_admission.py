@@ -1,4 +1,4 @@
-"""Who may wait for how long, by the clock of a simulated engine (RELIABILITY R10)."""
+"""Who may wait for how long, by the clock of a simulated engine."""
 
 from __future__ import annotations
 

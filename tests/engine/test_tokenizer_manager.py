@@ -158,7 +158,7 @@ async def test_logprobs_that_nobody_fetches_come_in_pieces_and_in_order(rig, fet
 
 
 def test_a_reader_that_stalls_costs_little_memory():
-    """RELIABILITY R11: 1,500 tokens with 20 alternatives each, kept for a client that reads none of them."""
+    """1,500 tokens with 20 alternatives each, kept for a client that reads none of them."""
     state = ReqState(1, 1)
     tracemalloc.start()
     try:

@@ -6,11 +6,9 @@
 #include <new>
 #include <vector>
 
+#include "memory.h"
 #include "threadpool.h"
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -43,16 +41,6 @@ struct Source {
 
 size_t align64(size_t x) { return (x + 63) / 64 * 64; }
 int blocks_of(int n) { return (n + LANES - 1) / LANES; }
-
-void* allocate(size_t bytes) {
-    constexpr size_t HUGE_PAGE = 2 << 20;
-    const size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
-    void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (memory && alignment == HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-    return memory;
-}
 
 int rows_kind_of(int fmt) { return fmt == CG_F32 ? CG_ROWS_F32 : fmt == CG_BF16 ? CG_ROWS_BF16 : CG_ROWS_Q8; }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "memory.h"
 
 using namespace callgate;
 
@@ -26,7 +27,6 @@ constexpr int SCRATCH_ROWS = 1, SCRATCH_ATTENTION = 2;
 constexpr int TILE_ROWS = 256;         // queries (tokens x heads of a group) of one attention task
 constexpr int PRIVATE_ROWS = 4;        // up to so many rows each thread prepares its own copy instead of a barrier
 constexpr int SPLIT_MIN_BLOCKS = 2;    // KV blocks below which a decode is not split
-constexpr size_t HUGE_PAGE = size_t(2) << 20;
 
 struct Layer {
     std::vector<float> attn_norm, ffn_norm, q_norm, k_norm;
@@ -49,13 +49,8 @@ struct Buffer {
     bool reserve(size_t n) {
         if (n <= bytes) return true;
         std::free(data);
-        // Activations are walked down columns of rows: with small pages every row is another one.
-        const size_t page = n >= HUGE_PAGE / 2 ? HUGE_PAGE : 4096;
-        n = (n + n / 4 + page - 1) / page * page;
-        data = std::aligned_alloc(page, n);
-#if defined(MADV_HUGEPAGE)
-        if (data && page == HUGE_PAGE) madvise(data, n, MADV_HUGEPAGE);
-#endif
+        n += n / 4;
+        data = allocate(n);
         bytes = data ? n : 0;
         return data != nullptr;
     }
@@ -458,6 +453,12 @@ bool valid(const cg_model& m, const cg_batch& b) {
     return true;
 }
 
+// `count` tokens of a row from `token` on, with all that they see, by one task; results from row `out` on.
+AttentionTask whole_task(const cg_batch& b, int row, int kv_head, int token, int count, int out) {
+    const int seen = b.positions[token] + count;
+    return {row, kv_head, token, count, 0, (seen + KV_BLOCK - 1) / KV_BLOCK, out, -1, 0, int64_t(seen) * count};
+}
+
 void plan(cg_model& m, const cg_batch& b) {
     const cg_model_config& c = m.config;
     const int group = c.num_heads / c.num_kv_heads, threads = cg_ctx_threads(m.ctx);
@@ -475,7 +476,7 @@ void plan(cg_model& m, const cg_batch& b) {
     const int tile_tokens = std::max(1, TILE_ROWS / group);
     int32_t partials = 0;
     for (int r = 0; r < b.rows; ++r) {
-        const int begin = b.cu_seqlens[r], n = b.cu_seqlens[r + 1] - begin, first = b.seq_lens[r] - n;
+        const int begin = b.cu_seqlens[r], n = b.cu_seqlens[r + 1] - begin;
         for (int h = 0; h < c.num_kv_heads; ++h) {
             const int row_blocks = (b.seq_lens[r] + KV_BLOCK - 1) / KV_BLOCK;
             if (wants_split && row_blocks > share) {
@@ -489,8 +490,7 @@ void plan(cg_model& m, const cg_batch& b) {
                 continue;
             }
             for (int t = 0; t < n; t += tile_tokens) {
-                const int count = std::min(tile_tokens, n - t), last = first + t + count;
-                m.tasks.push_back({r, h, begin + t, count, 0, (last + KV_BLOCK - 1) / KV_BLOCK, begin + t, -1, 0, int64_t(last) * count});
+                m.tasks.push_back(whole_task(b, r, h, begin + t, std::min(tile_tokens, n - t), begin + t));
             }
         }
     }
@@ -511,9 +511,7 @@ void plan_last(cg_model& m, const cg_batch& b) {
         while (i + count < b.num_logits && count < tile_tokens && b.logits_index[i + count] == token + count &&
                token + count < b.cu_seqlens[row + 1])
             ++count;
-        const int last = b.positions[token] + count;
-        for (int h = 0; h < c.num_kv_heads; ++h)
-            m.last_tasks.push_back({row, h, token, count, 0, (last + KV_BLOCK - 1) / KV_BLOCK, i, -1, 0, int64_t(last) * count});
+        for (int h = 0; h < c.num_kv_heads; ++h) m.last_tasks.push_back(whole_task(b, row, h, token, count, i));
     }
 }
 
