@@ -127,7 +127,7 @@ CG_INLINE f16v exp2_fraction(f16v f) {
     return fma16(p, f, splat(1.0f));
 }
 
-// 2^x for finite x <= 126; 0 (or a denormal) below 2^-126.
+// 2^x for x <= 126; 0 (or a denormal) below 2^-126, NaN for NaN.
 template <int DEGREE = 5>
 CG_INLINE f16v exp2_16(f16v x) {
 #if defined(__AVX512F__)
@@ -140,7 +140,7 @@ CG_INLINE f16v exp2_16(f16v x) {
     const f16v shifted = clamped + magic;
     const i16v n = (i16v)shifted - (i16v)magic;
     const f16v r = (f16v)((i16v)exp2_fraction<DEGREE>(clamped - (shifted - magic)) + (n << 23));
-    return small ? splat(0.0f) : r;
+    return small ? splat(0.0f) : x == x ? r : x;  // a NaN's own bits would be shifted
 #endif
 }
 
