@@ -25,12 +25,12 @@ from server.health import health_router
 from server.metrics import CONTENT_TYPE, Metrics
 from server.middleware import EdgeMiddleware
 from server.native.routes import native_router
-from server.openai.response_routes import responses_router
+from server.openai.responses.routes import responses_router
 from server.openai.routes import openai_router
 from server.openapi import GatewayApp
 from server.planner import Planner
 from server.rate_limit import RateLimiter
-from server.running import RunningRequests
+from server.running_requests import RunningRequests
 from server.services import Services
 
 

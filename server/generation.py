@@ -19,7 +19,7 @@ from server.errors import ApiError, from_status
 from server.metrics import Metrics
 from server.planner import Plan
 from server.rate_limit import RateLimiter
-from server.running import RunningRequests
+from server.running_requests import RunningRequests
 from toolcall import OutputParser
 from toolcall.events import Event, ReasoningDelta, ToolCallEnd, ToolCallStart
 

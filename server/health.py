@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from engine.client import EngineClient
-from server.responses import json_response
+from server.json_response import json_response
 
 
 def health_router(engine: EngineClient) -> APIRouter:

@@ -18,10 +18,10 @@ from server.errors import ModelNotFound
 from server.generation import Generation
 from server.logs import log_prompts
 from server.metrics import Metrics
-from server.openai.streaming import Pace
 from server.planner import Plan, Planner
 from server.rate_limit import RateLimiter
-from server.running import RunningRequests
+from server.running_requests import RunningRequests
+from server.streaming import Pace
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from engine.messages import GenerateOutput, GenerateReqInput
 from server.context import RequestContext
 from server.errors import from_status
 from server.generation import Usage, failure
-from server.running import Abortable
+from server.running_requests import Abortable
 from server.services import Services
 
 _CHOICES_AT_ONCE = 256

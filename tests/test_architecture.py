@@ -220,8 +220,8 @@ WALL_CLOCK = {
     "server/middleware.py::access_line": "the log's time",
     "server/openai/chat.py::_style": "created",
     "server/openai/completions.py::_style": "created",
-    "server/openai/response_events.py::ended": "completed_at",
-    "server/openai/responses.py::_fields": "created",
+    "server/openai/responses/events.py::ended": "completed_at",
+    "server/openai/responses/handler.py::_fields": "created",
 }
 """Where the wall clock is read, and for what it is shown. Deadlines and order use time.monotonic."""
 CLOCKS = ("time.time", "time.time_ns", "datetime.now", "datetime.datetime.now", "datetime.utcnow", "datetime.today")

@@ -21,14 +21,15 @@ from server.anthropic.messages import check_answerable, is_prefill, read_convers
 from server.anthropic.types import CountTokensRequest, MessagesRequest
 from server.body import convert
 from server.context import context_of
+from server.disconnect import unless_disconnected
 from server.generation import Generation
+from server.json_response import json_response
 from server.openai.sampling import check_common, sampling_params
-from server.openai.streaming import EventStream
 from server.openai.types.common import SamplingFields
 from server.param_names import Rename, renamed, tool_path
 from server.planner import Conversation, template_kwargs
-from server.responses import json_response, unless_disconnected
 from server.services import Services, body_size
+from server.streaming import EventStream
 
 _PARAMETERS = re.compile(r"(tools\[\d+\])\.parameters")
 

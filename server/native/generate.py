@@ -18,17 +18,18 @@ from server import limits
 from server.body import convert
 from server.constraints import FREE, ConstraintPlan, OutputShape, parse_constraint
 from server.context import RequestContext, context_of
+from server.disconnect import unless_disconnected
 from server.errors import BadRequest, Unsupported
+from server.json_response import MANY_LOGPROBS, json_response, off_loop
 from server.native.generate_text import NativeAnswers, NativeStyle
 from server.native.types import GenerateRequest, NativeSampling
 from server.openai.sampling import check_cache_salt, check_priority, sampling_params
-from server.openai.streaming import DONE, EventStream, sse
 from server.openai.types.common import SamplingFields
 from server.param_names import renamed
 from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts
-from server.responses import MANY_LOGPROBS, json_response, off_loop, unless_disconnected
-from server.running import RequestAborted
+from server.running_requests import RequestAborted
 from server.services import Services
+from server.streaming import DONE, EventStream, sse
 from server.structural_tag import parse_structural_tag
 from server.text_generation import TextGeneration
 from server.tools import Tools

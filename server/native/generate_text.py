@@ -9,8 +9,8 @@ from typing import Any
 
 from engine.messages import GenerateOutput, TokenLogprob
 from engine.text.tokenizer import TextTokenizer
+from server.json_response import JsonArray
 from server.openai.logprobs import FLOOR
-from server.responses import JsonArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from server.body import convert
 from server.cli import version
 from server.context import context_of
 from server.errors import BadRequest, Unsupported
+from server.json_response import json_response
 from server.native.generate import GenerateHandler
 from server.native.info import model_info, server_info
 from server.native.parsing import parse_function_call, separate_reasoning
@@ -28,7 +29,6 @@ from server.native.types import (
     TokenizeRequest,
 )
 from server.openai.routes import AnyBody, openapi_body
-from server.responses import json_response
 from server.services import Services
 
 _INLINE_BYTES = 16 * 1024

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from server import limits
 from server.body import convert
 from server.errors import BadRequest
+from server.json_response import json_response
 from server.native.types import DetokenizeRequest, TokenizeRequest
 from server.openai.chat import ChatHandler
 from server.prompts import encode, encode_prompt, parse_prompts, token_ids
-from server.responses import json_response
 from server.services import Services
 
 _INLINE_TOKENS = 8_000

@@ -16,19 +16,20 @@ from starlette.responses import Response
 
 from server.body import convert
 from server.context import context_of
+from server.disconnect import unless_disconnected
 from server.errors import BadRequest, Unsupported
 from server.generation import Generation
+from server.json_response import json_response
 from server.openai.chat_chunks import ChatFold, ChatStyle, ChunkWriter
 from server.openai.fields import refuse_unsupported
 from server.openai.logprobs import chat_logprobs
 from server.openai.messages import check_messages
 from server.openai.sampling import check_common, sampling_params
 from server.openai.shape import output_shape
-from server.openai.streaming import DONE, EventStream
 from server.openai.types.chat import ChatCompletionRequest
 from server.planner import Conversation, Plan, template_kwargs
-from server.responses import json_response, unless_disconnected
 from server.services import Services, body_size
+from server.streaming import DONE, EventStream
 from server.tools import Tools, parse_functions, parse_tools
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -11,8 +11,8 @@ import orjson
 from engine.messages import TokenLogprob
 from server.extension import extension
 from server.generation import ChoiceDelta, Usage
-from server.openai.streaming import COMMENT
-from server.responses import JsonArray
+from server.json_response import JsonArray
+from server.streaming import COMMENT
 from toolcall.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 CallStyle = Literal["tool_calls", "function_call"]

@@ -13,7 +13,7 @@ from engine.messages import GenerateOutput, TokenLogprob
 from engine.text.tokenizer import TextTokenizer
 from server.generation import Usage
 from server.openai.logprobs import FLOOR
-from server.openai.streaming import COMMENT
+from server.streaming import COMMENT
 
 
 @dataclass(frozen=True, slots=True)

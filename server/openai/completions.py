@@ -18,16 +18,17 @@ from server import limits
 from server.body import convert
 from server.constraints import ConstraintPlan
 from server.context import context_of
+from server.disconnect import unless_disconnected
 from server.errors import BadRequest
+from server.json_response import MANY_LOGPROBS, json_response, off_loop
 from server.openai.completion_text import CompletionFold, CompletionStyle, CompletionWriter, Echo
 from server.openai.fields import COMPLETIONS_REFUSED, refuse
 from server.openai.sampling import check_common, sampling_params
 from server.openai.shape import output_shape
-from server.openai.streaming import DONE, EventStream
 from server.openai.types.completions import CompletionRequest
 from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts
-from server.responses import MANY_LOGPROBS, json_response, off_loop, unless_disconnected
 from server.services import Services
+from server.streaming import DONE, EventStream
 from server.text_generation import TextGeneration
 from server.tools import Tools
 

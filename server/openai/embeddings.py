@@ -19,11 +19,12 @@ from chat_templates.guard import Guard, pick_unused
 from server import limits
 from server.body import convert
 from server.context import RequestContext, context_of
+from server.disconnect import unless_disconnected
 from server.errors import BadRequest
+from server.json_response import json_response, off_loop
 from server.openai.sampling import check_cache_salt, check_user
 from server.openai.types.embeddings import EmbeddingRequest
 from server.prompts import INLINE_CHARS, Prompt, parse_prompts, too_long
-from server.responses import json_response, off_loop, unless_disconnected
 from server.services import Services
 
 _INPUTS_AT_ONCE = 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.json_response import json_response
 from server.openai.chat import ChatHandler
 from server.prompts import encode
-from server.responses import json_response
 from server.services import Services
 
 

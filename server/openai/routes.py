@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from server.anthropic import models as anthropic_models
 from server.anthropic.errors import is_anthropic
+from server.json_response import json_response
 from server.openai.chat import ChatHandler
 from server.openai.completions import CompletionsHandler
 from server.openai.embeddings import EmbeddingsHandler
@@ -20,7 +21,6 @@ from server.openai.types.chat import ChatCompletionBody, ChatCompletionRequest
 from server.openai.types.completions import CompletionBody, CompletionRequest
 from server.openai.types.embeddings import EmbeddingBody, EmbeddingRequest
 from server.openapi import ERROR_SCHEMA
-from server.responses import json_response
 from server.services import Services
 
 

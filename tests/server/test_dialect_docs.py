@@ -11,7 +11,7 @@ import pytest
 
 from server.anthropic import fields as messages
 from server.anthropic.types import MessagesRequest
-from server.openai import response_fields as responses
+from server.openai.responses import fields as responses
 from server.openai.types.responses import ResponsesRequest
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text("utf-8")

@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from engine.messages import TokenLogprob, TopLogprob
+from server.json_response import MANY_LOGPROBS, JsonArray
 from server.openai.completion_text import LogprobsWriter
 from server.prompts import INLINE_CHARS
-from server.responses import MANY_LOGPROBS, JsonArray
 from tests.fakes import Reply, ScriptedEngine
 
 LONG = "x" * (INLINE_CHARS // 4)

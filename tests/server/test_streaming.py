@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.errors import ClientDisconnected, Unavailable
-from server.openai.streaming import COMMENT, DONE, EventStream, Pace
+from server.streaming import COMMENT, DONE, EventStream, Pace
 
 IDLE = b"data: {}\n\n"
 SCOPE = {"type": "http", "headers": []}

@@ -1,7 +1,7 @@
-"""POST /v1/responses: the request. Answers are written by server/openai/response_events.py as dicts.
+"""POST /v1/responses: the request. Answers are written by server/openai/responses/events.py as dicts.
 
 ``input``, ``tools``, ``tool_choice``, ``text`` and ``reasoning`` stay plain JSON here and are checked by
-server/openai/response_input.py and response_tools.py with paths in the errors.
+server/openai/responses/input.py and server/openai/responses/tools.py with paths in the errors.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from openai.types.responses import ResponseItemList
 
 from server.args import Secret
-from server.openai.response_store import ItemNotFound, ResponseNotFound, ResponseStore, StoredResponse
+from server.openai.responses.store import ItemNotFound, ResponseNotFound, ResponseStore, StoredResponse
 from tests.server.conftest import Gateway
 
 ONE, TWO = "sk-one-0123456789", "sk-two-0123456789"

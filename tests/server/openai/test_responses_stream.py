@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from server.blocks import BlockFold
-from server.openai.response_events import ResponseEvents, ResponseStyle
+from server.openai.responses.events import ResponseEvents, ResponseStyle
 from tests.fakes import Reply, ScriptedEngine
 from tests.server.conftest import Gateway
 from tests.server.openai.response_checks import check_response, check_stream

@@ -1,6 +1,6 @@
 """POST /v1/responses and what is stored of it. One Conversation, one Generation, as for chat; only the words differ.
 
-Decisions on fields are in server/openai/response_fields.py and docs/api.md.
+Decisions on fields are in server/openai/responses/fields.py and docs/api.md.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from server.blocks import BlockFold
 from server.body import convert
 from server.constraints import OutputShape, parse_structured_outputs
 from server.context import context_of
+from server.disconnect import unless_disconnected
 from server.errors import BadRequest, Unsupported
 from server.generation import Generation
+from server.json_response import json_response
 from server.openai.chat import EFFORTS
 from server.openai.logprobs import chat_logprobs
-from server.openai.response_events import ResponseEvents, ResponseStyle, complete
-from server.openai.response_fields import refuse_fields
-from server.openai.response_input import read_items, to_messages
-from server.openai.response_items import listed, parsed, resolved
-from server.openai.response_store import ResponseNotFound, ResponseStore, StoredResponse
-from server.openai.response_tools import (
+from server.openai.responses.events import ResponseEvents, ResponseStyle, complete
+from server.openai.responses.fields import refuse_fields
+from server.openai.responses.input import read_items, to_messages
+from server.openai.responses.items import listed, parsed, resolved
+from server.openai.responses.store import ResponseNotFound, ResponseStore, StoredResponse
+from server.openai.responses.tools import (
     echoed_choice,
     echoed_format,
     echoed_tools,
@@ -38,12 +40,11 @@ from server.openai.response_tools import (
     read_tools,
 )
 from server.openai.sampling import check_common, sampling_params
-from server.openai.streaming import EventStream
 from server.openai.types.responses import ResponsesRequest
 from server.param_names import Rename, renamed, tool_path
 from server.planner import Conversation, template_kwargs
-from server.responses import json_response, unless_disconnected
 from server.services import Services, body_size
+from server.streaming import EventStream
 
 _SUMMARIES = ("auto", "concise", "detailed")
 _LOGPROBS = "message.output_text.logprobs"

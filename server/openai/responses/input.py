@@ -2,8 +2,8 @@
 
 Reasoning, message and calls of one assistant turn become one assistant message, which is what chat templates know.
 Items of hosted tools are refused by name: their content would be missing from the prompt. References to stored items
-are replaced by what they name (response_items.py) before they become messages. Custom tool calls become ordinary calls
-with one argument, ``input``.
+are replaced by what they name (server/openai/responses/items.py) before they become messages. Custom tool calls
+become ordinary calls with one argument, ``input``.
 """
 
 from __future__ import annotations

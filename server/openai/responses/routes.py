@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.openai.response_store import ResponseStore
-from server.openai.responses import ResponsesHandler, StoredResponses
+from server.openai.responses.handler import ResponsesHandler, StoredResponses
+from server.openai.responses.store import ResponseStore
 from server.openai.routes import inline_schema, openapi_body
 from server.openai.types.responses import (
     DeletedResponseBody,

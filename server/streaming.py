@@ -21,8 +21,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.context import context_of
+from server.disconnect import disconnected
 from server.errors import ApiError, ClientDisconnected, translate
-from server.responses import disconnected
 
 LOG = logging.getLogger("callgate.server")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from server.openai.response_store import ResponseStore, StoredResponse
+from server.openai.responses.store import ResponseStore, StoredResponse
 
 _OFF_LOOP_BYTES = 256 * 1024
 
