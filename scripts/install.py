@@ -24,6 +24,17 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 COMPILERS = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
 
 
+def ensure_pip() -> None:
+    """An environment whose making was interrupted has a Python, but no pip or half of one."""
+    if not quietly("pip", "--version") and not (quietly("ensurepip", "--default-pip") and quietly("pip", "--version")):
+        sys.exit(f"install: {sys.prefix} has no working pip: remove it (make clean) and try again")
+
+
+def quietly(*module: str) -> bool:
+    command = [sys.executable, "-m", *module]
+    return subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
 def pip(*arguments: str, check: bool = True) -> int:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     status = subprocess.run(command, check=False).returncode
@@ -64,6 +75,7 @@ def main() -> int:
     extras = [name for name in parser.parse_args().extras.split(",") if name]
     if sys.prefix == sys.base_prefix:
         sys.exit("install: run this with the Python of a virtual environment")
+    ensure_pip()
     if not any(shutil.which(name.split()[0]) for name in COMPILERS if name):
         extras.append("zig")
     install_torch()

@@ -97,11 +97,11 @@ def load_keys(
 ) -> tuple[Secret, ...]:
     """Keys from the command line, a file (one a line, # comments) and an environment variable (comma separated).
 
-    Raises ValueError for a key that no HTTP header can carry.
+    Raises ValueError for a file that cannot be read and a key that no HTTP header can carry.
     """
     found = [key for chunk in given for key in chunk.split(",")]
     if file:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = _text_of(file).splitlines()
         found += [line for line in (raw.strip() for raw in lines) if not line.startswith("#")]
     if variable:
         found += (os.environ if env is None else env).get(variable, "").split(",")
@@ -110,3 +110,12 @@ def load_keys(
         if not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError("an API key must be printable ASCII without spaces")
     return tuple(Secret(key) for key in keys)
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"the API keys cannot be read from {file}: {getattr(error, 'strerror', 0) or error}"
+        ) from error

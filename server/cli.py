@@ -21,14 +21,18 @@ class OneLineParser(argparse.ArgumentParser):
     """Errors are one line, with the nearest flag where one was mistyped."""
 
     def error(self, message: str) -> NoReturn:
-        import difflib
-
         prefix, _, rest = message.partition("unrecognized arguments: ")
         if not prefix and rest:
-            known = [name for flag in FLAGS for name in flag.names]
-            near = difflib.get_close_matches(rest.split()[0].partition("=")[0], known, n=1)
-            message += f" (did you mean {near[0]}?)" if near else ""
+            message += did_you_mean(rest.split()[0].partition("=")[0], [name for flag in FLAGS for name in flag.names])
         self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """`` (did you mean X?)``, "" where nothing known is like ``word``."""
+    import difflib
+
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class PrintVersion(argparse.Action):
@@ -70,9 +74,12 @@ def make_parser() -> OneLineParser:
 
 
 def with_verb(argv: Sequence[str]) -> list[str]:
-    """``--model X`` without a verb means ``serve --model X``."""
+    """``--model X`` without a verb means ``serve --model X``. Another word ends with one line and status 2."""
     if argv and (argv[0] in VERBS or argv[0] in ("-h", "--help", "--version")):
         return list(argv)
+    if argv and not argv[0].startswith("-"):
+        hint = did_you_mean(argv[0], VERBS) or f"; callgate serve {argv[0]} serves a model of that name"
+        make_parser().error(f"no command {argv[0]!r}{hint}; the commands are {', '.join(VERBS)}")
     return ["serve", *argv]
 
 

@@ -152,4 +152,5 @@ def curl(url: str, model: str, with_key: bool) -> str:
         "temperature": 0,
     }
     key = ' -H "authorization: Bearer $CALLGATE_API_KEY"' if with_key else ""
-    return f"curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{json.dumps(body)}'"
+    data = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
+    return f"curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{data}'"

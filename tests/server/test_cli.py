@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -104,17 +105,40 @@ def test_every_engine_setting_has_a_flag() -> None:
         ("serve --device tpu", "invalid choice"),
         ("serve --dtype int3", "invalid choice"),
         ("serve --model", "expected one argument"),
-        ("frobnicate", "unrecognized"),
         ("pull --nope", "unrecognized"),
+        ("--frobnicate", "unrecognized"),
     ],
 )
 def test_a_bad_flag_is_one_line_and_status_2(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        make_parser().parse_args(shlex.split(line) if line != "frobnicate" else with_verb(["--frobnicate"]))
+        make_parser().parse_args(with_verb(shlex.split(line)))
     error = capsys.readouterr().err
     assert exit_.value.code == 2
     assert words in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [("doctro", "did you mean doctor?"), ("bench", "the commands are serve"), ("org/name", "callgate serve org/name")],
+)
+def test_a_word_that_is_no_command_is_no_model_either(
+    word: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        with_verb([word])
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_key_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    for file in (tmp_path / "missing", tmp_path, binary):
+        with pytest.raises(ValueError, match=f"keys cannot be read from {file}"):
+            settings(f"serve --api-key-file {file}")
 
 
 def test_names_are_checked_before_anything_is_loaded() -> None:
@@ -136,8 +160,9 @@ def test_a_port_in_use_is_found_at_once() -> None:
 
 
 def test_the_curl_of_the_banner_is_a_request_with_tools() -> None:
-    words = shlex.split(curl("http://127.0.0.1:8000", "o'brien's model".replace("'", ""), with_key=True))
+    words = shlex.split(curl("http://127.0.0.1:8000", "o'brien's \"mödel\"", with_key=True))
     body = json.loads(words[-1])
+    assert body["model"] == "o'brien's \"mödel\""
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
     assert body["tools"][0]["function"]["name"] == "get_weather"
     assert "authorization: Bearer $CALLGATE_API_KEY" in words

@@ -163,6 +163,30 @@ def test_no_source_at_all_is_one_line_and_keeps_what_is_there(home: Path) -> Non
     assert cached_path(make_entry()) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:9"),
+        ("HTTP_PROXY", "nonsense"),
+        ("HTTP_PROXY", "http://127.0.0.1:x"),
+        ("HTTP_PROXY", "http://127.0.0.1:9"),
+        ("HF_ENDPOINT", "nonsense"),
+        ("HF_TOKEN", "clé"),
+        ("HF_TOKEN", "two\nlines"),
+    ],
+)
+def test_an_environment_that_the_hub_cannot_be_asked_in_leaves_the_index(
+    name: str, value: str, hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other in ("NO_PROXY", "no_proxy", "http_proxy", "all_proxy"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, value)
+    write_wheels(tmp_path / "wheels")
+    notes = Notes()
+    assert pull(make_entry(), notes).read_bytes() == DATA
+    assert all(len(text.splitlines()) == 1 for text in notes.messages)
+
+
 def test_another_file_on_the_hub_is_not_downloaded(hub: type[Hub]) -> None:
     hub.data = DATA + b"more"
     with pytest.raises(NetworkError, match="another file"):
