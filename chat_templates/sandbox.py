@@ -304,7 +304,7 @@ class CompiledTemplate:
         try:
             self._template = environment.from_string(source)
             self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
-        except (jinja2.TemplateError, RecursionError) as error:
+        except Exception as error:  # Python's compiler has limits of its own: nested blocks, digits of a number
             raise TemplateError(f"chat template cannot be read: {error}", param="chat_template") from error
 
     def render(self, variables: dict[str, Any]) -> str:

@@ -172,9 +172,21 @@ def test_a_template_that_raises_is_quoted() -> None:
         _run("{{ raise_exception('roles must alternate') }}")
 
 
-def test_a_template_that_cannot_be_parsed_is_refused_when_compiled() -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for %}",
+        "{% for a in b %}" * 25 + "{% endfor %}" * 25,
+        "{% if a %}" * 120 + "{% endif %}" * 120,
+        "{{ " + "(" * 300 + "1" + ")" * 300 + " }}",
+        "{{ " + "9" * 5000 + " }}",
+    ],
+    ids=["syntax", "blocks", "indentation", "recursion", "digits"],
+)
+def test_a_template_that_cannot_be_parsed_is_refused_when_compiled(source: str) -> None:
+    """Those too of which jinja2 makes Python code that Python cannot compile."""
     with pytest.raises(TemplateError, match="cannot be read"):
-        CompiledTemplate("{% for %}")
+        CompiledTemplate(source)
 
 
 def test_names_that_hugging_face_templates_use() -> None:
