@@ -270,7 +270,7 @@ def _read_entries(mapping: mmap.mmap) -> dict[str, tuple[int, int]]:
     try:
         entries: Any = json.loads(mapping[size - tail - length : size - tail])
         return {str(name): (int(offset), int(count)) for name, (offset, count) in entries.items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
 
 

@@ -126,6 +126,15 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     Raises WeightsError, one line, for anything missing, damaged or unsupported. Reads no weight yet.
     """
     path = Path(path)
+    try:
+        return _open(path)
+    except WeightsError:
+        raise
+    except (ArithmeticError, NotImplementedError, TypeError, ValueError) as error:
+        raise WeightsError(f"{path}: damaged or not supported ({error})") from error
+
+
+def _open(path: Path) -> Checkpoint:
     if path.is_dir():
         return _open_directory(path)
     if path.suffix == ".gguf":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,8 @@ SUPPORTED = "Qwen2/Qwen2.5 (qwen2), Qwen3 (qwen3, qwen3_moe), Llama and SmolLM2 
 RopeType = Literal["default", "linear", "llama3", "yarn"]
 
 _MAX_DIMENSION = 1 << 24
+MAX_LAYERS = 4096
+"""Of each of which the tensors are listed before the first one is missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +105,9 @@ def validate_config(config: ModelConfig, source: str) -> None:
     )
     for name in dimensions:
         value = getattr(config, name)
-        if not 0 < value <= _MAX_DIMENSION:
-            raise WeightsError(f"{source}: {name} is {value}, expected a number between 1 and {_MAX_DIMENSION}")
+        largest = MAX_LAYERS if name == "num_layers" else _MAX_DIMENSION
+        if not 0 < value <= largest:
+            raise WeightsError(f"{source}: {name} is {value}, expected a number between 1 and {largest}")
     if config.moe is not None:
         _validate_moe(config.moe, source)
     if config.num_heads % config.num_kv_heads:
@@ -114,11 +118,25 @@ def validate_config(config: ModelConfig, source: str) -> None:
         raise WeightsError(f"{source}: head_dim {config.head_dim} is odd, rotary embedding needs pairs")
     if not 0.0 < config.rms_norm_eps < 1.0:
         raise WeightsError(f"{source}: rms_norm_eps is {config.rms_norm_eps}")
-    rope = config.rope
-    if not rope.theta > 1.0 or not rope.factor > 0.0:
+    validate_rope(config.rope, source)
+    factors = config.rope.freq_factors
+    if factors and len(factors) != config.head_dim // 2:
+        raise WeightsError(f"{source}: {len(factors)} rope frequency factors for head_dim {config.head_dim}")
+
+
+def validate_rope(rope: RopeConfig, source: str) -> None:
+    """Raise WeightsError for what would make angles that are no numbers."""
+    if not 1.0 < rope.theta < math.inf or not 0.0 < rope.factor < math.inf:
         raise WeightsError(f"{source}: rope theta {rope.theta} with factor {rope.factor}")
-    if rope.freq_factors and len(rope.freq_factors) != config.head_dim // 2:
-        raise WeightsError(f"{source}: {len(rope.freq_factors)} rope frequency factors for head_dim {config.head_dim}")
+    others = [rope.beta_fast, rope.beta_slow, *rope.freq_factors]
+    if rope.type in ("yarn", "llama3"):
+        others.append(rope.original_max_positions)
+    if rope.type == "llama3":
+        others.append(rope.high_freq_factor - rope.low_freq_factor)
+    if rope.attention_factor is not None:
+        others.append(rope.attention_factor)
+    if not all(0.0 < value < math.inf for value in others):
+        raise WeightsError(f"{source}: rope scaling '{rope.type}' with a value that is not above 0: {rope}")
 
 
 def _validate_moe(moe: MoEConfig, source: str) -> None:

@@ -21,6 +21,8 @@ MetadataValue = str | int | float | bool | list[str] | npt.NDArray[np.generic]
 
 _MAX_ENTRIES: Final = 1 << 20
 _MAX_DIMS: Final = 4
+_NOT_READABLE: Final = frozenset({"F64", "I8", "I16", "I32", "I64", "Q1_0", "Q8_1", "Q8_K"})
+"""Types of which the library cannot make floats."""
 _TEXT_KEYS: Final = "tokenizer."
 """Hundreds of thousands of strings that weights have no use for; engine.text reads them."""
 _TYPE_STRING, _TYPE_ARRAY, _TYPE_BOOL = 8, 9, 7
@@ -215,4 +217,6 @@ class _Reader:
             type_name = GGMLQuantizationType(kind).name
         except ValueError:
             raise WeightsError(f"{self._source}: tensor {name} has the unknown type {kind}") from None
+        if type_name in _NOT_READABLE:
+            raise WeightsError(f"{self._source}: tensor {name} has type {type_name}, which is not supported")
         return name, shape, type_name, offset

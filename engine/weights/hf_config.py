@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.weights.config import (
     ARCHITECTURES,
+    MAX_LAYERS,
     Architecture,
     ModelConfig,
     MoEConfig,
@@ -15,6 +16,7 @@ from engine.weights.config import (
     RopeType,
     unknown_architecture,
     validate_config,
+    validate_rope,
 )
 from engine.weights.errors import WeightsError
 from engine.weights.quantization import quantization_from_hf
@@ -23,7 +25,14 @@ _ROPE_TYPES: dict[str, RopeType] = {"default": "default", "linear": "linear", "l
 
 
 def config_from_hf(raw: dict[str, Any], source: str) -> ModelConfig:
-    """``source`` names the file in errors."""
+    """``source`` names the file in errors, WeightsError all of them."""
+    try:
+        return _config(raw, source)
+    except ArithmeticError as error:
+        raise WeightsError(f"{source}: its numbers make no model ({error})") from None
+
+
+def _config(raw: dict[str, Any], source: str) -> ModelConfig:
     reader = _Fields(raw, source)
     architecture = _architecture(raw, source)
     _refuse_unsupported(raw, source)
@@ -33,6 +42,7 @@ def config_from_hf(raw: dict[str, Any], source: str) -> ModelConfig:
     bias = reader.boolean("attention_bias", False)
     max_positions = reader.integer("max_position_embeddings", 2048)
     rope = _rope(raw, reader, max_positions)
+    validate_rope(rope, source)
     if rope.type == "yarn":
         max_positions = max(max_positions, int(rope.factor * rope.original_max_positions))
     config = ModelConfig(
@@ -76,13 +86,13 @@ def _moe(raw: dict[str, Any], reader: _Fields) -> MoEConfig:
     step, dense = reader.integer("decoder_sparse_step", 1), raw.get("mlp_only_layers") or []
     if step < 1 or not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
         raise WeightsError(f"{reader.source}: decoder_sparse_step {step} with mlp_only_layers {dense!r}")
-    layers = range(min(reader.integer("num_hidden_layers"), 1 << 16))
+    layers, named = range(min(reader.integer("num_hidden_layers"), MAX_LAYERS)), frozenset(dense)
     return MoEConfig(
         num_experts=reader.integer("num_experts" if raw.get("num_experts") is not None else "num_local_experts"),
         top_k=reader.integer("num_experts_per_tok"),
         intermediate_size=reader.integer("moe_intermediate_size"),
         normalise=reader.boolean("norm_topk_prob", False),
-        dense_layers=frozenset(layer for layer in layers if layer in dense or (layer + 1) % step),
+        dense_layers=frozenset(layer for layer in layers if layer in named or (layer + 1) % step),
     )
 
 

@@ -14,6 +14,8 @@ from engine.weights.errors import WeightsError
 from engine.weights.tensors import MappedFile, RawTensor, make_tensor
 
 _MAX_HEADER: Final = 100_000_000
+_MAX_DIMS: Final = 8
+_MAX_NUMBER: Final = 1 << 63
 _SUPPORTED: Final = "float32, float16, bfloat16 and, for quantized weights, int32 and float8_e4m3"
 _DTYPES: Final = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "F8_E4M3": 1}
 """The last two hold quantized weights, which only engine.quantization reads."""
@@ -55,7 +57,7 @@ class SafetensorsFile:
         dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise WeightsError(f"{where} has dtype {dtype}; {_SUPPORTED} are supported")
-        if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
+        if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or len(shape) > _MAX_DIMS:
             raise WeightsError(f"{where} has a damaged shape or offsets")
         begin, end = start + offsets[0], start + offsets[1]
         if end > self.file.size:
@@ -77,7 +79,7 @@ class SafetensorsFile:
 
 
 def _naturals(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < _MAX_NUMBER for item in value)
 
 
 def parse_json_object(text: bytes, source: str) -> dict[str, Any]:
@@ -91,7 +93,9 @@ def parse_json_object(text: bytes, source: str) -> dict[str, Any]:
 
     try:
         value = json.loads(text, object_pairs_hook=unique)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except WeightsError:
+        raise
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number of more digits than Python reads
         raise WeightsError(f"{source} is not valid JSON ({error})") from None
     if not isinstance(value, dict):
         raise WeightsError(f"{source} is not a JSON object")

@@ -158,6 +158,9 @@ def gguf_tensors(path):
         ({"feed_forward_length": 48}, r"has shape \(64, 32\), expected \(48, 32\)"),
         ({"rope.dimension_count": 4}, "partial"),
         ({"attention.head_count": 0}, "num_heads is 0"),
+        ({"context_length": float("nan")}, "damaged or not supported"),
+        ({"block_count": float("inf")}, "damaged or not supported"),
+        ({"rope.freq_base": float("inf")}, "rope theta inf"),
     ],
 )
 def test_gguf_metadata_that_does_not_fit(metadata, message, tmp_path):

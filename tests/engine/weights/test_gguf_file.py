@@ -36,6 +36,14 @@ def test_every_type_that_the_library_can_dequantize(kind, tmp_path):
         assert np.array_equal(tensor.rows(1, 3).to_float32(), tensor.to_float32()[1:3], equal_nan=True)
 
 
+@pytest.mark.parametrize("kind", sorted(set(Q) - {*WRITTEN, *STORED}), ids=lambda kind: kind.name)
+def test_types_that_it_cannot_dequantize_are_refused_at_once(kind, tmp_path):
+    size = gguf.GGML_QUANT_SIZES[kind][1]
+    path = write_gguf(tmp_path / "m.gguf", "llama", {}, {"x": (np.zeros((2, 4 * size), np.uint8), kind)})
+    with pytest.raises(WeightsError, match=f"type {kind.name}, which is not supported"):
+        GGUFFile(path)
+
+
 def test_metadata_equals_the_librarys_reader(tmp_path):
     metadata = {
         "a.text": "grüße",

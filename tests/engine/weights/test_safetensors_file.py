@@ -44,6 +44,8 @@ def edited(**changes):
         (edited(dtype=["F32"]), "dtype"),
         (edited(dtype="I8"), "dtype I8"),
         (edited(data_offsets=[96]), "damaged shape or offsets"),
+        (edited(shape=[1 << 63, 8]), "damaged shape"),
+        (edited(shape=[1] * 9), "damaged shape"),
         (edited(data_offsets=[128, 96]), "has -32 bytes"),
         (edited(data_offsets=[64, 96]), "overlaps"),
         (edited(data_offsets=[1 << 40, (1 << 40) + 32]), "incomplete"),
@@ -67,7 +69,7 @@ def test_every_truncation_is_an_error(tmp_path):
             SafetensorsFile(path)
 
 
-@pytest.mark.parametrize("text", [b"{", b"\xff\xfe", b"[1]", b'{"a": 1, "a": 2}', b"[" * 100_000])
+@pytest.mark.parametrize("text", [b"{", b"\xff\xfe", b"[1]", b'{"a": 1, "a": 2}', b"[" * 100_000, b"9" * 5_000])
 def test_headers_that_are_no_json_object(text, tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(len(text).to_bytes(8, "little") + text)
