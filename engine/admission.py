@@ -140,7 +140,8 @@ class Admission:
     later, has seen k requests end in that time where they are served in order (Little's law: k = rate x T), so T / k
     is the time between two ends; with fewer inside than the batch has ``rows``, what counts is the batch when full. A
     new one for which no row is free gets one after as many ends as there are requests too many. That holds whether
-    rows, memory or the prompts' length is what is short, and an idle time does not count.
+    rows, memory or the prompts' length is what is short, and an idle time does not count. Where prompts are so long
+    that memory holds fewer of them than the batch could, ``rows`` is how many it holds.
 
     In a flood nobody waits for a row: a queue as long as allowed would only make every answer late, and those that
     wait already are sent away. Who is refused is told to come back when its turn would be if all came back.
@@ -154,7 +155,7 @@ class Admission:
         self._flood = Flood()
         self._turned_away = 0.0
         self._noted = -math.inf
-        self.rows = 1
+        self._most_rows = self.rows = 1
         self.requests = 0
         self.tokens = 0
         self.inside = 0
@@ -176,6 +177,18 @@ class Admission:
             yield ticket
         finally:
             ticket.close()
+
+    def set_rows(self, rows: int) -> None:
+        """The engine computes ``rows`` requests side by side where memory lasts."""
+        self._most_rows = self.rows = rows
+
+    def note_memory(self, running: int, full: bool) -> None:
+        """``full``: beside those ``running`` there is no memory for the next one, and so no row. What becomes free is
+        believed little by little: in a flood it is free because few are let in."""
+        if full:
+            self.rows = max(1, min(running, self._most_rows))
+        else:
+            self.rows = min(self._most_rows, max(self.rows + 1, self.rows * 5 // 4))
 
     def check_wait(self, choices: int) -> None:
         """Raises EngineUnavailable where ``choices`` more would wait for too long; an empty engine takes any."""

@@ -222,6 +222,8 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats_out")
     step: int = 0
     running: int = 0
     waiting: int = 0
+    memory_full: bool = False
+    """The first of those that wait has no pages."""
     free_pages: int = 0
     cached_pages: int = 0
     total_pages: int = 0

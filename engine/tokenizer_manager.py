@@ -181,7 +181,7 @@ class TokenizerManager:
     def attach(self, info: ModelInfo, send: Callable[[SchedulerInput], None]) -> None:
         """An engine has said that it is ready; requests still wait for ``open``."""
         self._info = info
-        self._admission.rows = info.max_running_requests
+        self._admission.set_rows(info.max_running_requests)
         self._send = send
         self._stats = SchedulerStats()
 
@@ -237,6 +237,7 @@ class TokenizerManager:
             return
         if isinstance(message, SchedulerStats):
             self._stats = message
+            self._admission.note_memory(message.running, message.memory_full)
         reply = self._replies.pop(message.rid, None)
         if reply is None or reply.done():
             return

@@ -130,6 +130,7 @@ class Scheduler:
             step=self.num_steps,
             running=len(self.running),
             waiting=len(self.waiting),
+            memory_full=bool(self.waiting) and self._blocked[0] == self.waiting[0].rid,
             free_pages=kv.num_free,
             cached_pages=kv.num_cached,
             total_pages=kv.num_pages,

@@ -18,19 +18,26 @@ STOP = FinishReason(type="stop")
 
 
 class Engine:
-    """``rows`` rows in front of which requests wait in order; a row takes ``seconds`` on average for one."""
+    """``rows`` rows in front of which requests wait in order; a row takes ``seconds`` on average for one.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int, seconds: float, max_wait: float) -> None:
+    Memory lasts for ``fit`` of them. Every half second it says how many are running, as the model process does.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, rows: int, seconds: float, max_wait: float, fit: int = 0
+    ) -> None:
         self.now = 0.0
         monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.admission = Admission(1024, 10**9, max_wait)
-        self.admission.rows = rows
+        self.admission.set_rows(rows)
+        self._rows, self.fit = rows, fit or rows
         self.seconds = seconds
         self.waits: list[float] = []
         self.refused: list[EngineUnavailable] = []
         self.sent_away: list[float] = []
         self._rng = random.Random(rows)
-        self._free = rows
+        self._free = self.fit
+        self._next_stats = 0.0
         self._queue: list[tuple[float, Ticket, ExitStack]] = []
         self._ends: list[tuple[float, int, Ticket, ExitStack]] = []
         self._count = 0
@@ -58,6 +65,13 @@ class Engine:
         return True
 
     def run(self, until: float) -> None:
+        while self._next_stats <= until:
+            self._run(self._next_stats)
+            self.admission.note_memory(self.fit - self._free, bool(self._queue) and self.fit < self._rows)
+            self._next_stats += 0.5
+        self._run(until)
+
+    def _run(self, until: float) -> None:
         while self._ends and self._ends[0][0] <= until:
             self.now, _, ticket, stack = heapq.heappop(self._ends)
             ticket.ended(STOP)
@@ -69,7 +83,7 @@ class Engine:
 
     def overload(self, factor: float, seconds: float) -> int:
         """Ask at ``factor`` times the rate that the rows can take; returns how often."""
-        rate = factor * self.admission.rows / self.seconds
+        rate = factor * self.fit / self.seconds
         end = self.now + seconds
         asked = 0
         while self.now < end:
@@ -126,6 +140,40 @@ def test_in_a_flood_nobody_waits_for_a_row(
     assert len(engine.sent_away) <= 0.02 * asked, "most are refused at once"
     assert len(engine.waits) >= 0.9 * length * rows / seconds, "the rows stay busy"
     assert len(engine.waits) + len(engine.refused) + len(engine.admission.queue) == pytest.approx(asked, abs=2)
+
+
+@pytest.mark.parametrize("fit", [1, 4, 24])
+def test_where_memory_is_short_it_counts_instead_of_rows(monkeypatch: pytest.MonkeyPatch, fit: int) -> None:
+    """Long prompts: of 64 rows only a few can be computed at once."""
+    seconds, max_wait = 10.0, 30.0
+    engine = Engine(monkeypatch, 64, seconds, max_wait, fit)
+    engine.overload(0.5, 20 * seconds)
+    engine.overload(1.7, 60 * seconds)
+    late = engine.waits[len(engine.waits) // 2 :]
+    assert quantile(late, 0.99) <= 2 * max_wait + seconds / fit
+    assert engine.refused
+    assert len(engine.waits) >= 0.9 * 60 * fit, "the rows stay busy"
+
+
+@pytest.mark.parametrize(("fit", "seconds"), [(4, 2.0), (24, 10.0)])
+def test_in_a_flood_of_long_prompts_hardly_anybody_waits(
+    monkeypatch: pytest.MonkeyPatch, fit: int, seconds: float
+) -> None:
+    engine = Engine(monkeypatch, 64, seconds, 60.0, fit)
+    engine.overload(0.5, 20 * seconds)
+    engine.overload(10, 20 * seconds)
+    engine.waits.clear()
+    engine.overload(10, 60 * seconds)
+    assert quantile(engine.waits, 0.5) <= seconds / 2
+    assert len(engine.waits) >= 0.9 * 60 * fit, "the rows stay busy"
+
+
+def test_rows_count_again_when_memory_is_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch, 64, 1.0, 60.0, 4)
+    engine.overload(1.5, 30.0)
+    assert engine.admission.rows < 8
+    engine.run(engine.now + 100.0)
+    assert engine.admission.rows == 64
 
 
 @pytest.mark.parametrize("seconds", [1.0, 10.0, 100.0])
