@@ -26,6 +26,7 @@ from toolcall import OutputParser
 from toolcall.constraints import Reasoning
 from toolcall.format import ReasoningFormat
 from toolcall.ids import make_id_factory
+from toolcall.schema import ToolSet
 
 _SUFFIX_CHARS = 512
 """As much of the rendered prompt's end as a parser may need to know its start state."""
@@ -140,11 +141,13 @@ class Planner:
         tools = conversation.tools
         style = self.dialect.format.id_style
         calls = sum(len(message.get("tool_calls") or ()) for message in conversation.messages)
+        declared = {tool["function"]["name"] for tool in tools.declared}
+        callable_tools = ToolSet(tools.callable, refused=declared.difference(tools.names))
 
         def make() -> OutputParser:
             return OutputParser(
                 self.dialect.format,
-                tools.callable,
+                callable_tools,
                 reasoning=self.dialect.reasoning,
                 separate_reasoning=conversation.separate_reasoning,
                 prompt_suffix=suffix,

@@ -59,6 +59,11 @@ class Format:
         own = tuple(body for block in self.blocks if block.keep_opener for body in block.bodies)
         return build_tables(blocks, (*self.bare, *rescue.bare_blocks(own)), self._layout)
 
+    def marks_off(self, block: Block) -> bool:
+        """Whether what stands in the block is meant as a call, whatever name it has."""
+        special = self.own_markers_special or not block.keep_opener
+        return special and len(block.opener) > 1 and not block.rescued and not block.only_declared
+
     @cached_property
     def text_tables(self) -> Tables:
         """Where no calls are read."""

@@ -223,8 +223,9 @@ def checked(lx: Lexer, parts: list[str], accept: Callable[[str], bool]) -> Put:
     def put(piece: str) -> None:
         before = "".join(parts)
         parts.append(piece)
-        if not accept(before + piece):
-            lx.pos += next(n for n in range(1, len(piece) + 1) if not accept(before + piece[:n]))
-            raise NoCall
+        for size in range(1, len(piece) + 1):
+            if not accept(before + piece[:size]):
+                lx.pos += size
+                raise NoCall
 
     return put

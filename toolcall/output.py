@@ -123,11 +123,12 @@ class Output:
         self.flush()
         self._events.extend(events)
 
-    def open_call(self, *, hold: bool = False, rescued: bool = False) -> CallWriter:
-        """hold: nothing of the call goes out before it is whole."""
+    def open_call(self, *, hold: bool = False, rescued: bool = False, undeclared: bool = False) -> CallWriter:
+        """hold: nothing of the call goes out before it is whole. undeclared: its name may be that of no declared tool;
+        such a call goes out when it is whole."""
         self.flush_reasoning()
         self.flush()
-        self._call = CallWriter(self, hold, rescued)
+        self._call = CallWriter(self, hold, rescued, undeclared)
         return self._call
 
     @property
@@ -168,30 +169,53 @@ class CallWriter:
     """One call on its way out. Its name goes out once, when it is known to be a declared tool and the first
     argument value has begun; ``put`` takes pieces of its arguments."""
 
-    __slots__ = ("_committed", "_hold", "_out", "index", "parts", "put", "rescued", "started", "tool", "written")
+    __slots__ = (
+        "_committed",
+        "_hold",
+        "_out",
+        "_undeclared",
+        "index",
+        "parts",
+        "put",
+        "rescued",
+        "started",
+        "tool",
+        "undeclared",
+        "written",
+    )
 
-    def __init__(self, out: Output, hold: bool, rescued: bool) -> None:
+    def __init__(self, out: Output, hold: bool, rescued: bool, undeclared: bool = False) -> None:
         self._out = out
         self._hold = hold
+        self._undeclared = undeclared
         self._committed = False
         self.rescued = rescued
         self.index = -1
         self.tool: Tool | None = None
+        self.undeclared = False
+        """The name is that of no declared tool."""
         self.started = False
         self.written = False
         self.parts: list[str] = []
         self.put: Callable[[str], None] = self.parts.append
 
     def may_be_named(self, text: str) -> bool:
-        """Whether a name that begins like this may be declared."""
-        return self._out.tools.may_begin(text)
+        """Whether a name that begins like this may be that of a call."""
+        return self._out.tools.may_begin(text) or (self._undeclared and self._out.tools.may_begin_undeclared(text))
 
     def declares(self, name: str) -> bool:
         return self._out.tools.get(name) is not None
 
+    def takes(self, name: str) -> bool:
+        """Whether a call may have this name here."""
+        return self.declares(name) or (self._undeclared and self._out.tools.undeclared(name) is not None)
+
     def named(self, name: str) -> Tool:
-        """Raises NoCall for a name that is not declared."""
+        """Raises NoCall for a name that no call may have here."""
         self.tool = self._out.tools.get(name)
+        if self.tool is None and self._undeclared:
+            self.tool = self._out.tools.undeclared(name)
+            self._hold = self.undeclared = self.tool is not None
         if self.tool is None:
             raise NoCall
         self._maybe_start()
@@ -209,8 +233,8 @@ class CallWriter:
             self._out.start(self)
 
     def end(self) -> None:
-        """The call is whole. A call without arguments gets ``{}``."""
-        if self.tool is None:
+        """The call is whole. A call without arguments gets ``{}``, if its tool is declared."""
+        if self.tool is None or (self.undeclared and not self.written):
             raise NoCall
         if not self.written:
             self.put("{}")

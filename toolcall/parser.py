@@ -35,6 +35,8 @@ class OutputParser:
     tool_choice: any other than "auto" and "none" is a forced call: what is cut off before it shows is no text.
     parallel_tool_calls False: the parser ends after the first call, see ``stopped``.
     rescue: read calls that the model wrote outside its own format (toolcall.rescue).
+    undeclared: hand over whole calls between the format's own marks whose name no tool has, so that the client can
+    tell the model; else they stay text. tools may be a ToolSet with names that are refused even then.
     separate_reasoning False: reasoning and its markers stay in the text. stream_reasoning False: one delta.
     id_factory: (name, index) -> id; by default the style of the format.
     """
@@ -49,6 +51,7 @@ class OutputParser:
         tool_choice: Any = "auto",
         parallel_tool_calls: bool = True,
         rescue: bool = True,
+        undeclared: bool = True,
         id_factory: IdFactory | None = None,
         separate_reasoning: bool = True,
         stream_reasoning: bool = True,
@@ -62,6 +65,7 @@ class OutputParser:
         declared = tools if isinstance(tools, ToolSet) else ToolSet(tools)
         self._parses = bool(declared) and format.reads_calls and (not none or format.own_markers_special)
         self._rescue = rescue and not none
+        self._undeclared = undeclared
         tables = format.rescue_tables if self._rescue else format.own_tables
         self._tables = tables if self._parses else format.text_tables
         self._open_closers: tuple[str, ...] = ()
@@ -134,6 +138,7 @@ class OutputParser:
             rescued=block.rescued,
             strict=block.strict,
             rescue=self._rescue,
+            undeclared=self._undeclared and self._format.marks_off(block),
             more=lambda: not self.stopped,
         )
 
@@ -152,7 +157,8 @@ class OutputParser:
             yield from self._read_content()
             return
         settings = Settings(separate=self._separate, parses=self._parses)
-        yield from protocol.read(self._lx, self._out, Options(more=lambda: not self.stopped), settings)
+        options = Options(undeclared=self._undeclared, more=lambda: not self.stopped)
+        yield from protocol.read(self._lx, self._out, options, settings)
 
     def _read_content(self) -> Read[None]:
         lx, content = self._lx, self._out.content
@@ -319,6 +325,7 @@ class OutputParser:
             tool_choice="none" if out.discard_calls else "auto",
             parallel_tool_calls=self._parallel,
             rescue=False,
+            undeclared=False,
             id_factory=out.make_id,
         )
         child._out.next_index = out.next_index

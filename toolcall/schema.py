@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -50,6 +50,8 @@ _BOOLEANS = {
 _MAX_REFS = 32
 _AROUND = " \t\r\n\"'"
 _STEM = "functions."
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+"""A name that a client may have given a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +301,14 @@ def _list(value: Any) -> Sequence[Any]:
 
 
 class ToolSet:
-    """The declared tools by name. Accepts OpenAI's ``{"type": "function", "function": {...}}`` and bare functions."""
+    """The declared tools by name. Accepts OpenAI's ``{"type": "function", "function": {...}}`` and bare functions.
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+    refused: names that no call may have, although they are declared elsewhere.
+    """
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]], refused: Collection[str] = ()) -> None:
         self._tools: dict[str, Tool] = {}
+        self._refused = frozenset(refused)
         for tool in tools:
             inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
             if isinstance(inner, Mapping) and isinstance(inner.get("name"), str) and inner["name"]:
@@ -321,6 +327,16 @@ class ToolSet:
         """The tool of this name; white space and quotes around it do not matter, ``functions.`` before it neither."""
         plain = name.strip(_AROUND)
         return self._tools.get(name) or self._tools.get(plain) or self._tools.get(plain.removeprefix(_STEM))
+
+    def undeclared(self, name: str) -> Tool | None:
+        """A tool of this name about which nothing is known; None where the name is none, or is refused."""
+        plain = name.strip(_AROUND).removeprefix(_STEM)
+        return Tool(plain, None) if _NAME.fullmatch(plain) and plain not in self._refused else None
+
+    def may_begin_undeclared(self, text: str) -> bool:
+        """Whether more text can make this a name."""
+        plain = text.strip(_AROUND)
+        return not plain or _NAME.fullmatch(plain) is not None
 
     def may_begin(self, text: str) -> bool:
         """Whether more text can still make this the name of a declared tool."""

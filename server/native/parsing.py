@@ -17,17 +17,18 @@ T = TypeVar("T")
 
 
 def parse_function_call(services: Services, body: dict[str, Any]) -> dict[str, Any]:
-    """Text around the calls, and the calls. tool_call_parser: any name or alias, by default the served model's."""
+    """Text around the calls, and the calls; tool_index is -1 for a tool that was not declared. tool_call_parser: any
+    name or alias, by default the served model's."""
     wanted = convert(body, ParseFunctionCallRequest)
     _check_text(wanted.text)
     tools = parse_tools(wanted.tools, "auto", None, strict_enforced=False)
     format_ = _named(wanted.tool_call_parser, "tool_call_parser", get_format) or services.planner.dialect.format
     found = parse(wanted.text, tools.declared, format_, rescue=services.args.tool_rescue)
-    names = list(tools.names)
+    places = {name: index for index, name in enumerate(tools.names)}
     return {
         "normal_text": found.content,
         "calls": [
-            {"tool_index": names.index(call.name), "name": call.name, "parameters": call.arguments}
+            {"tool_index": places.get(call.name, -1), "name": call.name, "parameters": call.arguments}
             for call in found.tool_calls
         ],
     }

@@ -64,8 +64,8 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
     (
         "hermes",
         '<tool_call>{"name": "nope", "arguments": {}}</tool_call> <tool_call>{"name": "now"}</tool_call>',
-        [NOW],
-        '<tool_call>{"name": "nope", "arguments": {}}</tool_call>',
+        [("nope", {}), NOW],
+        "",
     ),
     ("hermes", '<tool_call>{"name": "now"}</tool_call></tool_call>', [NOW], ""),
     ("hermes", '<tool_call>{"name": "now"}</tool_call>.</tool_call>', [NOW], ".</tool_call>"),
@@ -259,18 +259,18 @@ c'''""",
     *(
         (
             "kimi_k2",
-            text := f'<|tool_call_begin|>{name}<|tool_call_argument_begin|>{{"city": "Oslo"}}<|tool_call_end|>',
-            [OSLO] if fits else [],
-            "" if fits else text,
+            f'<|tool_call_begin|>{name}<|tool_call_argument_begin|>{{"city": "Oslo"}}<|tool_call_end|>',
+            [(called, {"city": "Oslo"})],
+            "",
         )
-        for name, fits in (
-            ("0", True),
-            ("call_a1b2", True),
-            ("functions.:3", True),
-            ("functions.forecast:0", False),
-            ("functions.forecast", False),
-            ("forecast:0", False),
-            ("ns.get-forecast:12", False),
+        for name, called in (
+            ("0", "weather"),
+            ("call_a1b2", "weather"),
+            ("functions.:3", "weather"),
+            ("functions.forecast:0", "forecast"),
+            ("functions.forecast", "forecast"),
+            ("forecast:0", "forecast"),
+            ("ns.get-forecast:12", "ns.get-forecast"),
         )
     ),
     (

@@ -131,7 +131,7 @@ def test_what_no_call_was_cut_off_in_stays_text() -> None:
     """A reader that wanted more than there was does not make a later block, which is whole, one that was cut off."""
     text = """{'x <tool_call>{"name": "none", "arguments": {}}</tool_call> and so on"""
     for fmt in ("hermes", "internlm", "xlam"):
-        assert read(text, fmt, finish="length").content == text
+        assert read(text, fmt, finish="length", undeclared=False).content == text
 
 
 def test_text_after_a_rescued_call_is_kept() -> None:

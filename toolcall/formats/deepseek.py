@@ -60,10 +60,10 @@ _SPELLINGS = ("｜DSML｜", "｜｜DSML｜｜", "|DSML|", "||DSML||", "‖DSML�
 def _dsml(mark: str) -> tuple[Block, ...]:
     closers = tuple(f"</{mark}{w}>" for w in _WRAPPERS)
     calls = TaggedCalls(
-        call_open=f"<{mark}invoke name=",
+        call_open=f"<{mark}invoke ",
         name_end=">",
         self_close="/>",
-        param_open=f"<{mark}parameter name=",
+        param_open=f"<{mark}parameter ",
         key_end=">",
         value_close=f"</{mark}parameter>",
         trim_newlines=False,
@@ -73,7 +73,7 @@ def _dsml(mark: str) -> tuple[Block, ...]:
     )
     return (
         *(Block(opener=f"<{mark}{w}>", bodies=(calls, JsonCalls(foreign=True)), closers=closers) for w in _WRAPPERS),
-        Block(opener=f"<{mark}invoke name=", keep_opener=True, bodies=(calls,), closers=closers),
+        Block(opener=f"<{mark}invoke ", keep_opener=True, bodies=(calls,), closers=closers),
     )
 
 

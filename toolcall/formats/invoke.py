@@ -31,8 +31,8 @@ MINIMAX_M2 = Format(
 
 _NS = "]<]minimax[>["
 _M3_CALLS = TaggedCalls(
-    call_open=_NS + "<invoke name=",
-    call_opens=(_NS + "invoke name=",),
+    call_open=_NS + "<invoke ",
+    call_opens=(_NS + "invoke ",),
     name_end=">",
     self_close="/>",
     param_open=_NS + "<",

@@ -55,9 +55,9 @@ def _close(name: str) -> str:
 
 
 _K3_CALLS = TaggedCalls(
-    call_open=_open("call tool="),
+    call_open=_open("call "),
     name_end="<|sep|>",
-    param_open=_open("argument key="),
+    param_open=_open("argument "),
     key_end="<|sep|>",
     value_close=_close("argument"),
     call_close=_close("call"),

@@ -1,4 +1,4 @@
-"""The headers of tags: ``="a" x="y"``, ``name="a"``."""
+"""The headers of tags: ``="a" x="y"``, ``name="a"``, ``x="y" name="a"``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from collections.abc import Callable
 
 from toolcall.schema import ANY, STRING, ParamType
 
-_LABEL = re.compile(r"[\s=]*(?:name\s*=\s*)?")
+NAMES = ("name", "tool", "key")
+"""The attribute that holds the name; without it the name stands alone."""
+_NAMED = rf"(?:{'|'.join(NAMES)})\s*+="
+_LABEL = re.compile(rf"[\s=]*(?:{_NAMED}\s*)?")
 _TYPE = re.compile(r"""\b(string|type)\s*=\s*["']?(\w+)""")
 _UNQUOTED = re.compile(r"(\S+)(\s+\w+\s*=.*)", re.DOTALL)
+_VALUE = r"""(?:"[^"]*+"|'[^']*+'|[^\s"'=]++)"""
+_OTHERS = re.compile(rf"(?:\s*+(?!{_NAMED})[\w:.-]++\s*+=\s*+{_VALUE}\s++)++(?={_NAMED})")
+"""Attributes that stand in front of the name's."""
+_PART = re.compile(
+    rf"""(?:\s*+[\w:.-]++\s*+=\s*+{_VALUE}\s++)*+\s*+(?:[\w:.-]++\s*+)?(?:=\s*+(?:"[^"]*+"?|'[^']*+'?|[^\s"'=]*+))?"""
+)
+"""Attributes of which the last one may not be whole."""
 
 
 def _unknown(name: str) -> bool:
@@ -18,22 +28,36 @@ def _unknown(name: str) -> bool:
 
 def first_attribute(header: str, known: Callable[[str], bool] = _unknown) -> tuple[str, str]:
     """``"a" x="y"`` -> ("a", ' x="y"'); text without quotes is all name, up to an attribute. ``name=`` before it is a
-    label. A name that is known as it stands means itself."""
+    label, in front of which other attributes may stand. A name that is known as it stands means itself."""
     if known(header):
         return header, ""
-    plain = _LABEL.sub("", header, count=1)
+    others = _OTHERS.match(header)
+    before = others.group() if others is not None else ""
+    plain = _LABEL.sub("", header[len(before) :], count=1)
     if plain[:1] in ('"', "'"):
         name, _, rest = plain[1:].partition(plain[0])
     else:
         found = _UNQUOTED.fullmatch(plain)
         name, rest = found.groups() if found is not None else (plain, "")
         name = name.rstrip()
-    return name if known(name) else unescape(name), rest
+    return name if known(name) else unescape(name), f"{before} {rest}" if before else rest
 
 
 def may_be_label(header: str) -> bool:
     """Whether the header is the beginning of ``name=``, so that nothing of the name has arrived."""
-    return "name=".startswith(re.sub(r"\s+", "", header).lstrip("="))
+    plain = re.sub(r"\s+", "", header).lstrip("=")
+    return any(f"{name}=".startswith(plain) for name in NAMES)
+
+
+def may_be_attributes(header: str) -> bool:
+    """Whether the header is the beginning of attributes: more text can make it one that holds a name."""
+    return _PART.fullmatch(header) is not None
+
+
+def named_with_attributes(header: str, takes: Callable[[str], bool]) -> bool:
+    """Whether the header is a name without quotes, and behind it the beginning of attributes."""
+    name, space, rest = _LABEL.sub("", header, count=1).partition(" ")
+    return bool(space) and takes(name) and may_be_attributes(rest)
 
 
 def unescape(text: str) -> str:

@@ -23,12 +23,14 @@ class Options:
     """How calls of a block are handed over.
 
     hold: only when whole. rescued: marked as such. strict: only the usual keys around name and arguments.
+    undeclared: the name may be one that no declared tool has.
     """
 
     hold: bool = False
     rescued: bool = False
     strict: bool = False
     rescue: bool = True
+    undeclared: bool = False
     more: Callable[[], bool] = lambda: True
     """Whether another call may follow (parallel_tool_calls)."""
 
@@ -77,7 +79,8 @@ class Block:
     closers: what may end it. between: characters that separate calls. inner: markers between calls that are layout.
     leftovers: the same, but only behind a call: closers that it has had already. fences: calls may stand in a fence.
     rescued: the block is none of the format's own. hold, strict: see Options. single: one call only. listed: one of
-    several calls may name an undeclared tool; in brackets that is so anyway.
+    several calls may name an undeclared tool; in brackets that is so anyway. only_declared: no call of it may name a
+    tool that is not declared.
     triggers: for a bare block without opener, the characters that its calls begin with.
     """
 
@@ -94,6 +97,7 @@ class Block:
     strict: bool = False
     single: bool = False
     listed: bool = False
+    only_declared: bool = False
     triggers: str = ""
 
     @cached_property
@@ -236,4 +240,4 @@ class Block:
 
 
 def _marked(options: Options) -> Options:
-    return replace(options, hold=True, rescued=True)
+    return replace(options, hold=True, rescued=True, undeclared=False)

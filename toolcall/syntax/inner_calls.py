@@ -7,7 +7,7 @@ import re
 from toolcall.lexer import MAX_HEADER, SPACE, Lexer, Read
 from toolcall.syntax.tags import Tags
 
-_NAME = re.compile(r"""(?:name\s*+=\s*+)?+["']?+[\w.:/$@-]{1,128}+["']?+(?:\s[^<\n]*+)?+""")
+_NAME = re.compile(r"""(?:(?:name|tool)\s*+=\s*+)?+["']?+[\w.:/$@-]{1,128}+["']?+(?:\s[^<\n]*+)?+""")
 _KEY = re.compile(r"""(?:name\s*+=\s*+["']?|["']|(?!name\s*+=))[\w$@]""")
 _PART_OF_KEY = re.compile(r"""n?|na|nam|name\s*+(?:=\s*+["']?)?|["']""")
 

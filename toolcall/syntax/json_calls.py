@@ -45,7 +45,7 @@ class JsonCalls:
         return char == "{"
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
-        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=options.undeclared)
         depth = 1
         strange: list[str] = []
         lx.pos += 1
@@ -85,7 +85,8 @@ class JsonCalls:
         lx.pos += 1
         char = yield from skip_space(lx)
         member = call.declares(key) and bool(char) and char in "{n" and not options.strict
-        if self.by_name and call.declares(key) and call.tool is None:
+        strange_key = key not in (*self.names, *self.arguments, *OTHER_KEYS, *AROUND_KEYS)
+        if self.by_name and call.tool is None and (call.declares(key) or (strange_key and call.takes(key))):
             yield from self._named(lx, call, key)
         elif call.tool is None and key in AROUND_KEYS and char and char in "{[":
             lx.pos += 1

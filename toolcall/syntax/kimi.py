@@ -77,7 +77,7 @@ class KimiCalls:
         return begins_name(char)
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
-        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=options.undeclared)
         parts: list[str] = []
         put = parts.append if self.call_open else checked(lx, parts, lambda text: may_be_id(text, out.tools))
         word = yield from until(lx, self._header, put, limit=MAX_HEADER)
@@ -90,21 +90,21 @@ class KimiCalls:
         if name is None and not options.rescue:
             raise NoCall
         if name is None:
-            yield from self._read_unnamed(lx, out, call, fits=bool(header.strip()) and not names_a_tool(header))
+            yield from self._read_unnamed(lx, out, call, header)
         else:
             call.named(name)
             if char == "" and lx.cut:
                 raise NoCall
             if char != "<":
                 yield from read_arguments(lx, call)
-            if self.bare and word == "{" and not names_a_tool(header) and not _has(call):
+            if self.bare and word == "{" and not named_tool(header) and not _has(call):
                 raise NoCall
             call.end()
         yield from skip_space(lx)
         yield from at_marker(lx, self._closing)
 
-    def _read_unnamed(self, lx: Lexer, out: Output, call: CallWriter, *, fits: bool) -> Read[None]:
-        """fits: the tool may be the one that the arguments fit."""
+    def _read_unnamed(self, lx: Lexer, out: Output, call: CallWriter, header: str) -> Read[None]:
+        """A call whose id holds no declared name."""
         if not lx.buf.startswith("{", lx.pos):
             raise NoCall
         parts: list[str] = []
@@ -118,12 +118,13 @@ class KimiCalls:
             whole.eof = True
             yield from JsonCalls().read(whole, out, Options(hold=True, rescued=True))
             return
-        tool = fitting_tool(found, out.tools) if fits else None
-        if tool is None:
+        named = named_tool(header)
+        tool = fitting_tool(found, out.tools) if header.strip() and not named else None
+        if tool is None and not named:
             raise NoCall
-        call.named(tool.name)
+        call.named(tool.name if tool is not None else named)
         call.put("".join(parts))
-        call.rescued = True
+        call.rescued = tool is not None
         call.commit()
         call.end()
 
@@ -150,12 +151,12 @@ def may_be_id(text: str, tools: ToolSet) -> bool:
     return tools.may_begin(_COUNT.sub("", text.rstrip(SPACE)).rstrip(":"))
 
 
-def names_a_tool(text: str) -> bool:
-    """Whether the id has a name in it, ``functions.NAME`` or ``NAME:IDX``."""
+def named_tool(text: str) -> str:
+    """The name in an id, ``functions.NAME`` or ``NAME:IDX``, "" where there is none."""
     plain = text.strip()
     name = _COUNT.sub("", plain)
     stem = _STEM.sub("", name)
-    return bool(stem) and not stem.isdigit() and (name != plain or stem != name)
+    return stem if not stem.isdigit() and (name != plain or stem != name) else ""
 
 
 def fitting_tool(arguments: Mapping[str, Any], tools: ToolSet) -> Tool | None:

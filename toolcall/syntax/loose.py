@@ -80,10 +80,9 @@ class LooseCalls:
         return char.isalnum() or char == "_"
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
-        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=options.undeclared)
         parts: list[str] = []
-        tools = out.tools
-        accept = checked(lx, parts, lambda text: _NAME.fullmatch(text) is not None or tools.may_begin(text))
+        accept = checked(lx, parts, lambda text: _NAME.fullmatch(text) is not None or call.may_be_named(text))
         opening = yield from until(lx, self._name_end, accept, limit=MAX_HEADER)
         if opening is None:
             raise NoCall

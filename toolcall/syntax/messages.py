@@ -15,6 +15,8 @@ from toolcall.syntax.block import Body, Options
 from toolcall.syntax.json_calls import read_arguments
 
 _RECIPIENT = re.compile(r"to=\s*([^\s<]+)")
+_FUNCTIONS = "functions."
+"""What is called there are the client's tools, elsewhere those of the model's own platform."""
 _NAMES = re.compile(r"[.:/]")
 _GLUED = re.compile(r"(?:json|code|commentary|analysis)$")
 _FENCES = Markers(("```json", "```"))
@@ -135,7 +137,8 @@ class MessageProtocol:
                 channel.put(word or "")
 
     def _read_call(self, lx: Lexer, out: Output, options: Options, recipient: str) -> Read[None]:
-        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        undeclared = options.undeclared and recipient.startswith(_FUNCTIONS)
+        call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=undeclared)
         yield from skip_space(lx)
         if self.body is None or not (yield from at_words(lx, (*self.body_wrapper[:1], *self.body.marks[:1]))):
             call.named(next(filter(call.declares, _spellings(recipient)), recipient))

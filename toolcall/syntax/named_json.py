@@ -98,7 +98,7 @@ class NamedJson:
         return begins_name(char)
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
-        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=options.undeclared)
         if self.prefixes:
             yield from skip_space(lx)
             word = yield from at_marker(lx, self._prefixes)
@@ -112,7 +112,7 @@ class NamedJson:
             yield from self._read_wrapped(lx, out, call, options)
             return
         parts: list[str] = []
-        word = yield from until(lx, self._name, checked(lx, parts, out.tools.may_begin), limit=MAX_HEADER)
+        word = yield from until(lx, self._name, checked(lx, parts, call.may_be_named), limit=MAX_HEADER)
         call.named("".join(parts))
         yield from self._after_name(lx, word)
         yield from self._read_arguments(lx, call)

@@ -40,9 +40,11 @@ _EQUALS = Markers(("=",))
 
 @dataclass(frozen=True)
 class PythonCalls:
-    """in_list: the opening bracket is the block's opener; otherwise a list may begin here."""
+    """in_list: the opening bracket is the block's opener; otherwise a list may begin here. code: what stands there may
+    be a program, whose functions are no tools."""
 
     in_list: bool = False
+    code: bool = False
     foreign: bool = False
 
     @property
@@ -61,10 +63,11 @@ class PythonCalls:
         return begins_name(char)
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
-        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        call = out.open_call(
+            hold=options.hold, rescued=options.rescued, undeclared=options.undeclared and not self.code
+        )
         parts: list[str] = []
-        tools = out.tools
-        accept = checked(lx, parts, lambda text: tools.may_begin(text) or tools.may_begin(_without_method(text)))
+        accept = checked(lx, parts, lambda t: call.may_be_named(t) or call.may_be_named(_without_method(t)))
         if (yield from until(lx, _PAREN, accept, limit=MAX_HEADER)) is None:
             raise NoCall
         name = "".join(parts)

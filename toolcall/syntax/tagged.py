@@ -22,7 +22,13 @@ from toolcall.lexer import (
 )
 from toolcall.output import CallWriter, Output
 from toolcall.schema import ANY, Tool, ToolSet, to_json
-from toolcall.syntax.attributes import attribute_type, first_attribute, may_be_label
+from toolcall.syntax.attributes import (
+    attribute_type,
+    first_attribute,
+    may_be_attributes,
+    may_be_label,
+    named_with_attributes,
+)
 from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import ARGUMENT_KEYS, read_arguments
 from toolcall.syntax.nested import nested_json
@@ -46,12 +52,14 @@ class TaggedCalls(Tags):
         return begins_name(char) or char in ('"', "'")
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
-        call = out.open_call(hold=options.hold, rescued=options.rescued)
+        call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=options.undeclared)
         tool, closed, key = yield from self._read_name(lx, out, call, options)
         seen: list[str] = []
         if key:
             yield from self._read_param(lx, call, tool, seen, key)
+        word: str | None = ""
         while not closed:
+            word = None
             char = yield from skip_space(lx)
             if char == "":
                 if lx.cut or not (seen or not tool.keys):
@@ -80,6 +88,8 @@ class TaggedCalls(Tags):
                 yield from at_marker(lx, self.members)
                 call.end()
                 return
+        if call.undeclared and not seen and (word is None or not self.call_open):
+            raise NoCall
         call.put("}" if seen else "{}")
         call.written = True
         call.end()
@@ -118,7 +128,13 @@ class TaggedCalls(Tags):
         tools = out.tools
 
         def accept(text: str) -> bool:
-            return may_be_label(text) or tools.may_begin(first_attribute(text)[0]) or bool(self._glued(text, tools))
+            return (
+                call.may_be_named(first_attribute(text)[0])
+                or (self.has_attributes and may_be_attributes(text))
+                or named_with_attributes(text, call.takes)
+                or may_be_label(text)
+                or bool(self._glued(text, tools))
+            )
 
         word = yield from until(lx, self.name_ends, checked(lx, parts, accept), limit=MAX_HEADER)
         name, key = "".join(parts), ""

@@ -20,7 +20,7 @@ from toolcall.lexer import (
     until,
 )
 from toolcall.schema import ParamType, SchemaNode, Tool, to_json
-from toolcall.syntax.attributes import first_attribute, may_be_label
+from toolcall.syntax.attributes import first_attribute, may_be_attributes, may_be_label
 from toolcall.syntax.inner_calls import InnerCalls, begins_call
 from toolcall.syntax.json_texts import JsonText
 from toolcall.syntax.nested import nested_json
@@ -234,6 +234,7 @@ class TaggedValue:
                     known = self.tool.has(key) and key not in self.seen
                     return known and after.lstrip(SPACE).startswith(tags.value_open)
                 possible = self.tool.may_have(key) or may_be_label(header)
+                possible = possible or (tags.has_attributes and may_be_attributes(header))
                 if lx.at_end() or len(rest) == MAX_HEADER or not possible:
                     return False
             else:

@@ -54,6 +54,11 @@ class Tags:
     shared_close: bool = False
     foreign: bool = False
 
+    @property
+    def has_attributes(self) -> bool:
+        """Whether attributes may stand in front of the name."""
+        return self.call_open.endswith(" ")
+
     @cached_property
     def opening(self) -> Markers:
         return Markers((self.call_open, *self.call_opens))
