@@ -9,15 +9,14 @@ import os
 import platform
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-import engine
 from engine.child import Beat, ChildStatus, FrameReader, Started, StartFailed, frame
+from engine.platform.modules import import_path
 
 logger = logging.getLogger(__name__)
 
@@ -27,19 +26,13 @@ KILL_TIMEOUT = 10.0
 _STOPPED_STATES = "TtZX"
 
 
-def module_command(module: str) -> tuple[str, ...]:
-    """How to run a module of this installation in a process of its own."""
-    return (sys.executable, "-m", module)
-
-
 def _environment() -> dict[str, str]:
     """The parent's, without its secrets, and with this package importable from any directory. numpy starts no threads
     for products that nobody asks it for: they spin while the model takes its first steps."""
     env = {name: value for name, value in os.environ.items() if not name.upper().endswith(_SECRET_SUFFIXES)}
     if platform.machine().lower() in ("x86_64", "amd64"):  # on others torch may compute with the same library
         env.setdefault("OPENBLAS_NUM_THREADS", "1")
-    root = str(Path(engine.__file__).resolve().parent.parent)
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH", "")]))
+    env["PYTHONPATH"] = import_path()
     return env
 
 

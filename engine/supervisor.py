@@ -24,7 +24,8 @@ from engine.child import DetokenizerSpec, ModelProcessSpec, Started, one_line
 from engine.config import EngineConfig
 from engine.ipc import Inbox, Outbox, detokenizer_output_decoder
 from engine.messages import ModelInfo
-from engine.process import Child, module_command
+from engine.platform.modules import module_command
+from engine.process import Child
 from engine.ranks import local_ranks, rendezvous
 from engine.tokenizer_manager import ENGINE_STOPPED, SHUTTING_DOWN, TokenizerManager
 

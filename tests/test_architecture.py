@@ -28,12 +28,13 @@ ALLOWED_FROM_OUTSIDE = {
         "engine.grammar",
         "engine.text.tokenizer",
         "engine.platform.host",
+        "engine.platform.modules",
         "engine.kernels.cpu.build",
     ),
     "engine": (),
 }
 """What a package may import of the others. ``engine.grammar`` is there for checking client grammars early,
-``platform.host`` and ``kernels.cpu.build`` for ``callgate doctor``."""
+``platform.host`` and ``kernels.cpu.build`` for ``callgate doctor``, ``platform.modules`` for ``callgate chat``."""
 
 CONTRACTS = (
     "engine.messages",

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import signal
-import sys
 from collections import OrderedDict
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import msgspec
 from engine.grammar.interface import GrammarError
 from engine.grammar.source import check_limits
 from engine.messages import GrammarSpec
+from engine.platform.modules import import_path, module_command
 
 TIMEOUT_SECONDS = 2.0
 START_TIMEOUT_SECONDS = 30.0
@@ -149,12 +149,11 @@ class GrammarChecker:
 
 
 async def _start() -> asyncio.subprocess.Process:
-    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    environment |= {"PYTHONPATH": import_path()}
     environment |= {"RUST_BACKTRACE": "0", "OPENBLAS_NUM_THREADS": "1"}  # numpy is not asked for any product
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "engine.grammar.check_worker",
+        *module_command("engine.grammar.check_worker"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -19,7 +19,10 @@ from typing import Any
 
 import httpx
 
+from engine.platform.modules import import_path, module_command
+
 DEFAULT_URL = "http://127.0.0.1:8000"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MAX_ROUNDS = 8
 """Tool rounds per question, so that a model that only calls tools comes to an end."""
 
@@ -69,13 +72,31 @@ def run(arguments: argparse.Namespace) -> int:
                 DEFAULT_URL if _is_ready(DEFAULT_URL) else stack.enter_context(_server(arguments.model))
             )
             key = arguments.api_key or os.environ.get("CALLGATE_API_KEY", "")
-            headers = {"authorization": f"Bearer {key}"} if key else {}
-            client = stack.enter_context(httpx.Client(base_url=base_url(url), headers=headers, timeout=600))
+            client = stack.enter_context(make_client(base_url(url), key))
             _loop(Chat(client, arguments.model or _first_model(client)))
+    except (httpx.ConnectError, httpx.UnsupportedProtocol) as error:
+        return _fail(f"the server cannot be reached: {error} (without --url one is started)")
     except (ChatError, httpx.HTTPError) as error:
-        print(f"callgate chat: {error}", file=sys.stderr)
-        return 1
+        return _fail(str(error) or type(error).__name__)
     return 0
+
+
+def _fail(message: str) -> int:
+    print(f"callgate chat: {message}", file=sys.stderr)
+    return 1
+
+
+def make_client(url: str, key: str) -> httpx.Client:
+    """A client of the server at ``url``; one on this machine is asked without the proxy that the environment names.
+
+    Raises ChatError where httpx cannot use that proxy, the address or the key.
+    """
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        nearby = httpx.URL(url).host in LOOPBACK
+        return httpx.Client(base_url=url, headers=headers, timeout=600, trust_env=not nearby)
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise ChatError(" ".join(str(error).split())) from error
 
 
 def base_url(url: str) -> str:
@@ -189,7 +210,7 @@ def run_tool(name: str, arguments: str) -> str:
 
 def _is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health/ready", timeout=2).status_code == 200
+        return httpx.get(f"{url}/health/ready", timeout=2, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -215,10 +236,11 @@ def _server(model: str) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "server", "serve", "--port", str(port), "--log-level", "warning"]
+    command = [*module_command("server"), "serve", "--port", str(port), "--log-level", "warning"]
     command += ["--model", model] if model else []
     print("No server on port 8000: starting one.", flush=True)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    env = {**os.environ, "PYTHONPATH": import_path()}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=env)
     url = f"http://127.0.0.1:{port}"
     try:
         while not _is_ready(url):

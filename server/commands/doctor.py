@@ -70,7 +70,7 @@ def _cpu() -> Iterator[Finding]:
         "cpu", None, f"{usable} of {count} cores usable; {' '.join(known) or 'no vector extensions known here'}"
     )
     if not has_fast_bfloat16(flags):
-        yield Finding("bfloat16", None, "not in hardware: dtype auto means float32 on the CPU")
+        yield Finding("bfloat16", None, "not in hardware: the torch runner uses float32, the native kernels do without")
 
 
 def _memory() -> Iterator[Finding]:

@@ -14,8 +14,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.child import BEAT_INTERVAL, Beat, FrameReader, Started, StartFailed, StatusPipe, frame, one_line
-from engine.messages import ModelInfo
+from engine.child import (
+    BEAT_INTERVAL,
+    Beat,
+    DetokenizerSpec,
+    FrameReader,
+    Started,
+    StartFailed,
+    StatusPipe,
+    frame,
+    one_line,
+)
+from engine.grammar.check import GrammarChecker
+from engine.messages import GrammarSpec, ModelInfo
+from engine.platform.modules import module_command
 from engine.process import Child
 
 
@@ -231,3 +243,24 @@ async def test_a_child_that_cannot_be_looked_at_is_not_called_frozen(monkeypatch
     monkeypatch.undo()
     await child.end()
     assert child.check(child.last_progress + 100) == 100
+
+
+async def test_what_lies_in_the_users_directory_is_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "engine").mkdir()
+    for name in ("engine/__init__.py", "queue.py", "msgspec.py"):
+        (tmp_path / name).write_text("raise SystemExit('that of the user')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+    def settings(fd: int) -> DetokenizerSpec:
+        sockets = {name: f"{tmp_path}/{name}" for name in ("inbox", "outbox", "aborts")}
+        return DetokenizerSpec(tokenizer_path=f"{tmp_path}/none", status_fd=fd, parent_pid=os.getpid(), **sockets)
+
+    child = Child("text", module_command("engine.detokenizer_process"), settings)
+    said = await wait(child.started, 60)
+    assert isinstance(said, StartFailed)
+    assert "none" in said.reason, "it has read its settings, so it has begun"
+    await child.end()
+    checker = GrammarChecker()
+    await checker.check(GrammarSpec(kind="regex", source="a+"))  # raises CheckFailed where its process does not start
+    await checker.close()

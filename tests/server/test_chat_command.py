@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 
-import httpx
 import pytest
 from starlette.testclient import TestClient
 
 from server.app import build_app
 from server.args import ServerArgs
-from server.commands.chat import Chat, ChatError, base_url
+from server.cli import make_parser
+from server.commands import chat
+from server.commands.chat import Chat, ChatError, base_url, make_client
 from tests.fakes import Reply, ScriptedEngine
 
 CALL = '<tool_call>\n{"name": "calculate", "arguments": {"a": 6, "operation": "multiply", "b": 7}}\n</tool_call>'
@@ -66,9 +69,41 @@ def test_an_error_of_the_server_is_said(make_chat) -> None:
         make_chat(ScriptedEngine(Reply("Hello you", chunk=1, fail_after=3))).ask("hi")
 
 
-def test_no_server_is_a_clear_error() -> None:
-    with httpx.Client(base_url="http://127.0.0.1:9") as client, pytest.raises(httpx.ConnectError):
-        Chat(client, "m").ask("hi")
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9", "http://localhost:9/v1", "127.0.0.1:9", "http://127.0.0.1:x", "http://["]
+)
+def test_no_server_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat.run(make_parser().parse_args(["chat", "--url", url])) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9", "ftp://127.0.0.1:9", "http://127.0.0.1:x"]
+)
+def test_a_server_on_this_machine_is_asked_without_a_proxy(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    handler = type("Ready", (http.server.BaseHTTPRequestHandler,), {"do_GET": lambda self: self.send_error(200)})
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        asked = threading.Thread(target=server.handle_request)
+        asked.start()
+        assert chat._is_ready(f"http://127.0.0.1:{server.server_port}")
+        asked.join()
+        asked = threading.Thread(target=server.handle_request)
+        asked.start()
+        with make_client(f"http://127.0.0.1:{server.server_port}", "") as client:
+            assert client.get("/v1/models").status_code == 200
+        asked.join()
+    if proxy != "http://127.0.0.1:9":
+        with pytest.raises(ChatError):
+            make_client("http://elsewhere.invalid", "")
+
+
+def test_a_key_that_no_header_can_carry_is_one_line() -> None:
+    with pytest.raises(ChatError):
+        make_client("http://127.0.0.1:9", "clé\n")
 
 
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])

@@ -104,7 +104,7 @@ def compilers() -> list[Compiler]:
         if path and all(c.command[0] != path for c in found):
             found.append(Compiler(name, (path, *command[1:])))
     if importlib.util.find_spec("ziglang") is not None:
-        found.append(Compiler("zig c++", (sys.executable, "-m", "ziglang", "c++"), _zig_flags()))
+        found.append(Compiler("zig c++", (sys.executable, "-P", "-m", "ziglang", "c++"), _zig_flags()))
     return found
 
 
@@ -204,7 +204,7 @@ def main() -> int:
     parser.add_argument("--target", type=Path, help="directory to put it in instead of the user's cache")
     arguments = parser.parse_args()
     try:
-        print(build(force=arguments.force, target=arguments.target))
+        print(f"CPU kernels: {build(force=arguments.force, target=arguments.target)}")
     except BuildUnavailable as error:
         print(error, file=sys.stderr)
         return 1
