@@ -108,6 +108,13 @@ def test_odd_requests(connect: Callable[[], socket.socket], payload: bytes, stat
         assert body["error"].keys() == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(("size", "status"), [(limits.MAX_URL_BYTES, 200), (limits.MAX_URL_BYTES + 1, 431)])
+def test_the_longest_url(connect: Callable[[], socket.socket], size: int, status: int) -> None:
+    url = b"/v1/models?" + b"a" * (size - len(b"/v1/models?"))
+    found, _ = ask(connect, b"GET " + url + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert found == status
+
+
 def test_slow_headers_are_ended(connect: Callable[[], socket.socket]) -> None:
     with connect() as sock:
         start = time.monotonic()

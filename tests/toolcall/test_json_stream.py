@@ -74,6 +74,10 @@ def test_python_literals_become_json(value: Any) -> None:
         ("{1: 'a', None: 2}", {"1": "a", "null": 2}),
         ("{x: 1}", None),
         ("{NaN}", None),
+        ("{'a':}", None),
+        ("{1:}", None),
+        ("{'a': 1, 'b':}", None),
+        ("{'a': {}, 'b': {1}}", {"a": {}, "b": [1]}),
         ("NaN", None),
     ],
 )
@@ -127,6 +131,7 @@ def test_repairs(text: str, repaired: str) -> None:
         '"a',
         '{"a"}',
         '{"a": }',
+        '{"a": [], "b": }',
         '{"a": 1 2}',
         "[,]",
         "[1,,2]",

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from engine.grammar.triggered import match_backwards
+from engine.grammar.triggered import TAIL_BYTES, match_backwards
 from engine.messages import GrammarSpec
 from tests.engine.grammar.vocabulary import EOS, VOCAB_SIZE, backend, decode, encode
 
@@ -191,3 +191,13 @@ def test_white_space_before_a_bare_call_is_read_once():
     for token in encode("\n ,;" * 300 + '{"name":'):
         assert matcher.accept(token)
     assert not matcher.accept(encode("a")[0]), "inside the grammar"
+
+
+def test_prose_rules_out_a_bare_call_however_long_ago_it_was():
+    """Of the text only so much is kept; that what is kept is white space says nothing of what stood before it."""
+    spec = GrammarSpec(kind="lark", source=r'start: "{\"name\":" /[0-9]/ "}"', triggers_at_start=('{"name":',))
+    for gap in (1, TAIL_BYTES - 1, TAIL_BYTES, 2 * TAIL_BYTES):
+        matcher = matcher_for(spec)
+        for token in encode("For example:" + " " * gap + '{"name":'):
+            assert matcher.accept(token)
+        assert matcher.accept(encode("a")[0]), f"free text after {gap}"

@@ -65,6 +65,17 @@ def test_release_twice_is_harmless():
     assert kv.check() == []
 
 
+def test_a_second_release_forgets_nothing_that_others_found_meanwhile():
+    kv = KVCacheManager(4, 2)
+    lease = kv.lease("", 4)
+    assert lease is not None
+    kv.commit(lease, [1, 1, 2, 2], 4)
+    kv.release(lease)
+    kv.release(lease, forget=True)
+    assert len(kv.match_prefix("", [1, 1, 2, 2, 3], 5)) == 2
+    assert kv.check() == []
+
+
 def test_two_requests_that_compute_the_same_prefix_end_up_on_one_page():
     kv = KVCacheManager(8, 2)
     one, two = kv.lease("", 5), kv.lease("", 5)
