@@ -20,7 +20,7 @@ help: ## List the verbs
 
 $(PY):
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11, 3.12 or 3.13 with its venv module is needed (PYTHON=... names one)" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 
 $(RUN_STAMP): $(PY) pyproject.toml requirements.lock scripts/install.py
 	@echo "Installing into $(VENV) (a few minutes the first time)"

@@ -75,6 +75,11 @@ def main() -> int:
     extras = [name for name in parser.parse_args().extras.split(",") if name]
     if sys.prefix == sys.base_prefix:
         sys.exit("install: run this with the Python of a virtual environment")
+    if not (3, 11) <= sys.version_info[:2] < (3, 14):
+        here = ".".join(map(str, sys.version_info[:2]))
+        sys.exit(
+            f"install: {sys.prefix} has Python {here}; 3.11 to 3.13 serve: make clean, then make PYTHON=python3.12 ..."
+        )
     ensure_pip()
     if not any(shutil.which(name.split()[0]) for name in COMPILERS if name):
         extras.append("zig")
