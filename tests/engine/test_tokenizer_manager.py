@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from contextlib import ExitStack
 
 import pytest
 
@@ -543,6 +544,16 @@ async def test_embed_flush_and_stats(rig):
     rig.manager.receive(SchedulerStats(step=10))
     rig.manager.detach("restarting")
     assert (await rig.manager.stats()).step == 10, "what an engine that is away said last"
+
+
+async def test_what_the_engine_says_of_its_memory_bounds_the_queue(rig):
+    stacks = [rig.manager._admission.enter(1) for _ in range(3)]
+    with ExitStack() as stack:
+        for entered in stacks:
+            stack.enter_context(entered)
+        assert rig.manager._admission.wait(1) == 0
+        rig.manager.receive(SchedulerStats(running=3, waiting=1, memory_full=True))
+        assert rig.manager._admission.wait(1) > 0
 
 
 async def test_a_refused_embedding_is_an_error_and_the_others_are_aborted(rig):

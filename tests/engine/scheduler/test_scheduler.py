@@ -246,6 +246,23 @@ def test_first_come_first_served_but_priority_first():
     assert order == ["c", "d", "a", "b"]
 
 
+def test_stats_tell_whether_it_is_memory_that_the_next_one_waits_for():
+    harness = Harness(pages=8, page_size=4, max_running_requests=2)
+    for start, rid in enumerate("abc"):
+        harness.add(rid, range(start, start + 5), max_tokens=4)
+    harness.step()
+    stats = harness.scheduler.stats()
+    assert (stats.running, stats.waiting, stats.memory_full) == (2, 1, False), "rows are short"
+    harness.run()
+    for start, rid in enumerate("de"):
+        harness.add(rid, range(100 * start, 100 * start + 24), max_tokens=4)
+    harness.step()
+    stats = harness.scheduler.stats()
+    assert (stats.running, stats.waiting, stats.memory_full) == (1, 1, True)
+    harness.run()
+    assert not harness.scheduler.stats().memory_full
+
+
 def test_simultaneous_requests_compute_a_common_prefix_once():
     harness = Harness(pages=512, page_size=16, chunked_prefill_size=256)
     system = [i % 251 for i in range(800)]
