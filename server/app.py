@@ -17,6 +17,7 @@ from server.anthropic.errors import error_body
 from server.anthropic.routes import anthropic_router
 from server.args import ServerArgs
 from server.auth import AuthMiddleware, Tenants, meant_route
+from server.azure import AzurePaths
 from server.constrainer import Constrainer
 from server.context import context_of
 from server.cors import GatewayCors
@@ -108,8 +109,9 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 
 def _add_middleware(app: FastAPI, services: Services) -> None:
-    """Last added is outermost: edge (ids, errors, log), CORS, keys, then the routes."""
+    """Last added is outermost: edge (ids, errors, log), CORS, keys, Azure's paths, then the routes."""
     args = services.args
+    app.add_middleware(AzurePaths)
     app.add_middleware(AuthMiddleware, args=args, limiter=services.limiter, tenants=services.tenants)
     if args.allowed_origins:
         app.add_middleware(GatewayCors, origins=args.allowed_origins)

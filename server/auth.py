@@ -4,9 +4,10 @@ Three levels. ``public`` paths are the health probes, matched exactly. ``admin``
 key at all is configured they answer only to loopback clients that name a loopback host and no foreign Origin.
 Everything else, unknown paths included, is ``user`` and needs a key as soon as one is configured.
 
-A key travels as ``Authorization: Bearer KEY`` or as ``x-api-key: KEY`` (Anthropic's clients). Keys are compared
-in constant time over SHA-256 digests. Each key is a tenant of its own: an HMAC of its digest names the prefix-cache
-namespace, so tenants never share cached prefixes and never see each other's stored responses.
+A key travels as ``Authorization: Bearer KEY``, as ``x-api-key: KEY`` (Anthropic's clients) or as ``api-key: KEY``
+(Azure's). Keys are compared in constant time over SHA-256 digests. Each key is a tenant of its own: an HMAC of its
+digest names the prefix-cache namespace, so tenants never share cached prefixes and never see each other's stored
+responses.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def presented_key(scope: Scope) -> bytes | None:
         if name == b"authorization":
             scheme, _, token = value.partition(b" ")
             found.append(token.strip() if scheme.lower() == b"bearer" else b"")
-        elif name == b"x-api-key":
+        elif name in (b"x-api-key", b"api-key"):
             found.append(value.strip())
     keys = set(found)
     return keys.pop() if len(keys) == 1 and b"" not in keys else None

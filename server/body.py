@@ -3,7 +3,9 @@
 Decisions:
 
 * The body is parsed as JSON whatever its Content-Type says (``curl -d`` sends a form type), except multipart,
-  which is a 415. A Content-Encoding other than identity is a 415.
+  which is a 415.
+* Content-Encoding may be gzip or deflate, unpacked no further than the limit on the body (server/unpacking.py);
+  anything else is a 415 that says so in ``Accept-Encoding``.
 * Duplicate keys: the last one counts, as in every JSON parser that our clients use.
 * Invalid UTF-8, lone surrogates (raw or escaped), NaN, Infinity and numbers beyond a double: 400.
 * A UTF-8 byte order mark is skipped.
@@ -26,10 +28,10 @@ from server.errors import (
     ClientDisconnected,
     IncompleteBody,
     RequestTimeout,
-    TooLarge,
     UnsupportedMediaType,
     from_validation_error,
 )
+from server.unpacking import CODINGS, UnsupportedCoding, too_large, unpack
 
 T = TypeVar("T")
 
@@ -53,19 +55,27 @@ async def read_json(
     stall: float = limits.BODY_STALL_TIMEOUT,
 ) -> dict[str, Any]:
     """The body as a JSON object. Raises the ApiError that fits; never more than ``max_bytes`` are held."""
-    _check_headers(scope)
+    coding = _coding(scope)
     body = await read_body(scope, receive, max_bytes=max_bytes, seconds=seconds, stall=stall)
+    if coding:
+        body = await asyncio.to_thread(unpack, body, coding, max_bytes)
     if len(body) > _OFF_LOOP_BYTES:
         return await asyncio.to_thread(parse_object, body)
     return parse_object(body)
 
 
-def _check_headers(scope: Scope) -> None:
-    encoding = header(scope, b"content-encoding").strip().lower()
-    if encoding not in (b"", b"identity"):
-        raise UnsupportedMediaType("Compressed request bodies are not supported; send the JSON as it is.")
+def _coding(scope: Scope) -> str:
+    """How the body is packed, "" for not at all. Raises UnsupportedMediaType."""
     if header(scope, b"content-type").strip().lower().startswith(b"multipart/"):
         raise UnsupportedMediaType("Send the request body as application/json.")
+    codings = [value.strip().lower() for name, value in scope["headers"] if name == b"content-encoding"]
+    codings = [coding for coding in codings if coding not in (b"", b"identity")]
+    if not codings:
+        return ""
+    coding = str(codings[0], "latin-1")
+    if len(codings) > 1 or coding not in CODINGS:
+        raise UnsupportedCoding
+    return coding
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: float, stall: float) -> bytes:
@@ -82,7 +92,7 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: 
             raise ClientDisconnected
         size += len(message.get("body", b""))
         if size > max_bytes:
-            raise _too_large(max_bytes)
+            raise too_large(max_bytes)
         chunks.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(chunks)
@@ -111,11 +121,7 @@ async def _refuse_declared(scope: Scope, receive: Receive, declared: int, max_by
                         break
         except TimeoutError:
             pass
-    raise _too_large(max_bytes)
-
-
-def _too_large(max_bytes: int) -> TooLarge:
-    return TooLarge(f"The request body is larger than {max_bytes} bytes.")
+    raise too_large(max_bytes)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

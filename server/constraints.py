@@ -7,8 +7,9 @@ the engine enforces it.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -20,11 +21,14 @@ from engine.grammar.source import to_lark
 from engine.messages import GrammarSpec
 from server import limits
 from server.constrainer import Constrained, Constrainer, UnusableSchema
+from server.custom_tools import parameters
 from server.errors import BadRequest, Unavailable
 from server.schema_check import check_schema, nesting
 from server.tools import Tools
-from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy, Reasoning, after_reasoning
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy, Reasoning, after_reasoning, enforces
 
+_PATTERN = "/properties/input/pattern"
+_PARAMETERS = re.compile(rf"^tools\[(\d+)\]\.function\.parameters({_PATTERN}(?= )|)")
 _STRUCTURED_KEYS = ("json", "regex", "choice", "grammar", "json_object")
 
 
@@ -138,9 +142,10 @@ async def constraint(plan: ConstraintPlan, constrainer: Constrainer) -> Constrai
         if plan.shape.grammar is not None:
             return Constrained(await _client_constraint(plan, constrainer))
         request = _request(plan)
-        if _is_free(request):
-            return Constrained(None)
-        return await constrainer.constrain(request, document_strict=plan.shape.strict)
+        free = _is_free(request)
+        found = Constrained(None) if free else await constrainer.constrain(request, document_strict=plan.shape.strict)
+        notes = [_tool_path(note, plan.tools) for note in (*_unheld(request, plan.tools), *found.relaxations)]
+        return replace(found, relaxations=tuple(notes))
     except UnusableSchema as exc:
         raise _refusal(exc, plan) from None
     except CheckFailed as exc:
@@ -157,10 +162,7 @@ def _is_free(request: ConstraintRequest) -> bool:
 
 
 def _request(plan: ConstraintPlan) -> ConstraintRequest:
-    tools = [
-        ConstrainedTool(tool["function"]["name"], tool["function"]["parameters"], bool(tool["function"].get("strict")))
-        for tool in plan.tools.callable
-    ]
+    tools = [_constrained(tool["function"], plan.tools.patterns) for tool in plan.tools.callable]
     return ConstraintRequest(
         format=plan.format,
         tools=tools,
@@ -172,6 +174,34 @@ def _request(plan: ConstraintPlan) -> ConstraintRequest:
         policy=plan.policy,
         rescue=plan.rescue,
     )
+
+
+def _constrained(function: Mapping[str, Any], patterns: Mapping[str, str]) -> ConstrainedTool:
+    pattern = patterns.get(function["name"], "")
+    schema = parameters(pattern) if pattern else function["parameters"]
+    return ConstrainedTool(function["name"], schema, bool(function.get("strict")))
+
+
+def _unheld(request: ConstraintRequest, tools: Tools) -> list[str]:
+    """One sentence for each custom tool whose grammar the server's policy leaves out."""
+    return [
+        f"tools[{index}].function.parameters is not enforced, only shown to the model: grammars of calls are off."
+        for index, tool in enumerate(request.tools)
+        if tool.name in tools.patterns and not enforces(request, tool)
+    ]
+
+
+def _tool_path(text: str, tools: Tools) -> str:
+    """``tools[1].function.parameters`` of those that may be called, as the client counts its tools and names them."""
+
+    def named(found: re.Match[str]) -> str:
+        name = tools.callable[int(found[1])]["function"]["name"]
+        index = [tool["function"]["name"] for tool in tools.declared].index(name)
+        if name in tools.patterns:
+            return f"tools[{index}].custom.format"
+        return f"tools[{index}].function.parameters{found[2]}"
+
+    return _PARAMETERS.sub(named, text, count=1)
 
 
 async def _client_constraint(plan: ConstraintPlan, constrainer: Constrainer) -> GrammarSpec:
@@ -193,11 +223,13 @@ async def _client_constraint(plan: ConstraintPlan, constrainer: Constrainer) -> 
 
 
 def _refusal(exc: UnusableSchema, plan: ConstraintPlan) -> BadRequest:
-    param = exc.param
+    param = _tool_path(exc.param, plan.tools)
     if param.startswith("response_format"):
         param = plan.shape.param
     elif plan.tools.legacy:
         param = param.replace("tools[", "functions[").replace(".function.", ".")
     code = "invalid_function_parameters" if param.startswith(("tools", "functions")) else None
     reason = str(exc).removeprefix(exc.param)
+    if param.endswith(".custom.format"):
+        reason = reason.removeprefix(_PATTERN)
     return BadRequest(f"Invalid schema: {param if exc.param else ''}{reason}", param=param, code=code)

@@ -18,6 +18,8 @@ class RequestContext:
     key_digest: bytes | None = None
     tenant: str = ""
     """Cache namespace of the key, "" where nobody is authenticated."""
+    deployment: str = ""
+    """The model that the path names (server/azure.py); it goes before the body's."""
     response_id: str = ""
     """The id in the answer's body; POST /abort_request takes it, like the request id."""
     stream: bool = False

@@ -1,7 +1,8 @@
 """Custom tools: the model writes free text where a function takes JSON.
 
 To the model such a tool is a function with one argument, ``input``; what it writes there is what the client gets, on
-chat and on Responses alike. A grammar for the text is shown to the model and not enforced, which the answer says.
+chat and on Responses alike. A grammar for the text is shown to the model and, as a pattern of that argument, enforced;
+one that no pattern says is only shown, which the answer tells.
 """
 
 from __future__ import annotations
@@ -9,42 +10,69 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from engine.grammar.interface import GrammarError
+from engine.grammar.source import check_regex
 from server import limits
 from server.errors import BadRequest
+from server.lark_pattern import NoPattern, lark_pattern
 from toolcall.events import Event, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 _INPUT = "input"
 _HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _WORDS = re.compile(r'(?:[^"\\]|\\(?:[^u]|u[0-9a-fA-F]{4}))*')
+_ENDS = re.compile(r"(?<!\\)(?:\\\\)*\$\Z")
 _HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 """The first half of a surrogate pair."""
 
 
+@dataclass(frozen=True, slots=True)
+class TextGrammar:
+    """What a custom tool's text must be. syntax: ``lark`` or ``regex``."""
+
+    syntax: str
+    definition: str
+
+    def pattern(self) -> str:
+        """A regex of the whole text. Raises NoPattern."""
+        if self.syntax == "regex":
+            # both anchors say what holds anyway
+            inner = self.definition.removeprefix("^")
+            return f"^(?:{inner[:-1] if _ENDS.search(inner) else inner})$"
+        pattern = f"^(?:{lark_pattern(self.definition)})$"
+        try:
+            check_regex(pattern)
+        except GrammarError as error:
+            raise NoPattern(str(error)) from None
+        return pattern
+
+
 def as_function(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The function that stands for a custom tool. Raises BadRequest for a format that is none."""
-    description, grammar = tool.get("description"), format_grammar(tool.get("format"), f"{where}.format")
+    description, grammar = tool.get("description"), text_grammar(tool.get("format"), f"{where}.format")
     if grammar and isinstance(description, (str, type(None))):
-        description = "\n\n".join(filter(None, (description, f"The input must match this grammar:\n{grammar}")))
-    parameters = {
-        "type": "object",
-        "properties": {_INPUT: {"type": "string"}},
-        "required": [_INPUT],
-        "additionalProperties": False,
-    }
-    return {"name": tool.get("name"), "description": description, "parameters": parameters}
+        told = f"The input must match this grammar:\n{grammar.definition}"
+        description = "\n\n".join(filter(None, (description, told)))
+    return {"name": tool.get("name"), "description": description, "parameters": parameters()}
 
 
-def format_grammar(given: Any, where: str) -> str:
-    """The grammar that a format names, in chat's form or in that of Responses; "" for free text."""
+def parameters(pattern: str = "") -> dict[str, Any]:
+    """The schema of such a function's arguments."""
+    text = {"type": "string", "pattern": pattern} if pattern else {"type": "string"}
+    return {"type": "object", "properties": {_INPUT: text}, "required": [_INPUT], "additionalProperties": False}
+
+
+def text_grammar(given: Any, where: str) -> TextGrammar | None:
+    """The grammar that a format names, in chat's form or in that of Responses; None for free text."""
     if given is None:
-        return ""
+        return None
     kind = given.get("type") if isinstance(given, dict) else None
     if kind == "text":
-        return ""
+        return None
     if kind != "grammar":
         raise BadRequest(
             f"Invalid value for '{where}': an object of type 'text' or 'grammar' is expected.", param=where
@@ -57,7 +85,7 @@ def format_grammar(given: Any, where: str) -> str:
         )
     if len(definition.encode()) > limits.MAX_GRAMMAR_BYTES:
         raise BadRequest(f"'{where}' is larger than {limits.MAX_GRAMMAR_BYTES} bytes.", param=where)
-    return definition
+    return TextGrammar(inner["syntax"], definition)
 
 
 def as_arguments(words: str) -> str:

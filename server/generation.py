@@ -151,11 +151,15 @@ class Generation:
                 choice.rescued += cast("ToolCallEnd", event).rescued
             choice.unclaimed_tokens = 0
 
+    def total(self) -> Usage:
+        """The usage so far."""
+        self.usage.completion_tokens = sum(choice.completion_tokens for choice in self._choices.values())
+        self.usage.reasoning_tokens = sum(choice.reasoning_tokens for choice in self._choices.values())
+        return self.usage
+
     def _account(self) -> None:
         choices = self._choices.values()
-        usage = self.usage
-        usage.completion_tokens = sum(choice.completion_tokens for choice in choices)
-        usage.reasoning_tokens = sum(choice.reasoning_tokens for choice in choices)
+        usage = self.total()
         self.context.prompt_tokens = usage.prompt_tokens
         self.context.completion_tokens = usage.completion_tokens
         self.limiter.charge(self.context.key_digest, usage.prompt_tokens + usage.completion_tokens)

@@ -35,9 +35,9 @@ def _renamed(error: ApiError, rename: Rename) -> ApiError:
     return error
 
 
-def tool_path(param: str, places: Sequence[int]) -> str:
+def tool_path(param: str, places: Sequence[str]) -> str:
     """``tools[1].function.name`` -> ``tools[3].name``, where the second function stands at ``places[1]``."""
     match = _TOOL.match(param)
     if match is None or int(match[1]) >= len(places):
         return param
-    return f"tools[{places[int(match[1])]}]{param[match.end() :]}"
+    return f"{places[int(match[1])]}{param[match.end() :]}"

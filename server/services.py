@@ -13,7 +13,7 @@ from engine.messages import GenerateReqInput
 from server import body
 from server.args import ServerArgs
 from server.auth import Tenants
-from server.context import RequestContext
+from server.context import RequestContext, context_of
 from server.errors import ModelNotFound
 from server.generation import Generation
 from server.logs import log_prompts
@@ -50,13 +50,16 @@ class Services:
         return requested
 
     async def read_json(self, scope: Scope, receive: Receive) -> dict[str, object]:
-        return await body.read_json(
+        """The body as a JSON object. Raises ApiError."""
+        found = await body.read_json(
             scope,
             receive,
             max_bytes=self.args.max_body_bytes,
             seconds=self.args.body_timeout,
             stall=self.args.body_stall_timeout,
         )
+        deployment = context_of(scope).deployment
+        return {**found, "model": deployment} if deployment else found
 
     def require_ready(self) -> None:
         """Refuse early what the engine would refuse later, before anything is rendered."""
@@ -83,6 +86,6 @@ class Services:
 
 
 def body_size(scope: Scope) -> int:
-    """Bytes the body was declared to have; a chunked body counts as large."""
-    declared = body.header(scope, b"content-length")
+    """Bytes the body was declared to have; a chunked or packed body counts as large."""
+    declared = b"" if body.header(scope, b"content-encoding") else body.header(scope, b"content-length")
     return int(declared) if declared.isdigit() and len(declared) < 12 else 1 << 30

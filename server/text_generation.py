@@ -121,14 +121,15 @@ class TextGeneration:
             if end.type in ("abort", "error"):
                 raise failure(end)
 
-    def _total(self) -> None:
+    def total(self) -> Usage:
+        """The usage so far."""
         self.usage.prompt_tokens = sum(size for size, _ in self._prompts.values())
         self.usage.cached_tokens = sum(cached for _, cached in self._prompts.values())
         self.usage.completion_tokens = sum(counts.completion_tokens for counts in self._counts.values())
+        return self.usage
 
     def _account(self) -> None:
-        self._total()
-        usage, context, metrics = self.usage, self.context, self.services.metrics
+        usage, context, metrics = self.total(), self.context, self.services.metrics
         context.prompt_tokens, context.completion_tokens = usage.prompt_tokens, usage.completion_tokens
         self.services.limiter.charge(context.key_digest, usage.prompt_tokens + usage.completion_tokens)
         metrics.prompt_tokens.inc(usage.prompt_tokens)

@@ -9,15 +9,16 @@ named, ``strict``); with ``auto`` a schema that is merely odd is passed to the m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
 
 from server import limits
-from server.custom_tools import as_function, format_grammar
+from server.custom_tools import as_function, text_grammar
 from server.errors import BadRequest, quote
+from server.lark_pattern import NoPattern
 from server.param_names import renamed
 from server.schema_check import check_schema, check_strict
 
@@ -33,7 +34,7 @@ class Tools:
 
     declared: function tools in OpenAI's form, parameters never null, empty where the choice is ``none``: these are
     rendered. callable: those the answer may call. legacy: the request used ``functions``. custom: the names of custom
-    tools. relaxations: what of their formats is not enforced.
+    tools. patterns: by those names, what their text must match. relaxations: what of their formats is not enforced.
     """
 
     declared: Sequence[dict[str, Any]] = ()
@@ -43,6 +44,7 @@ class Tools:
     legacy: bool = False
     forced: str | None = field(default=None)
     custom: frozenset[str] = frozenset()
+    patterns: Mapping[str, str] = field(default_factory=dict)
     relaxations: Sequence[str] = ()
 
     @property
@@ -60,6 +62,7 @@ def parse_tools(tools: list[Any] | None, choice: Any, parallel: bool | None, *, 
     if mode == "none":
         return Tools()
     customs = {index: tool["custom"] for index, tool in enumerate(tools or ()) if tool["type"] == "custom"}
+    patterns, relaxations = _patterns(customs)
     return Tools(
         declared,
         mode,
@@ -67,12 +70,23 @@ def parse_tools(tools: list[Any] | None, choice: Any, parallel: bool | None, *, 
         parallel is not False and forced is None,
         forced=forced,
         custom=frozenset(tool["name"] for tool in customs.values()),
-        relaxations=[
-            f"tools[{index}].custom.format is not enforced: grammars of custom tools are only shown to the model."
-            for index, tool in customs.items()
-            if format_grammar(tool.get("format"), "")
-        ],
+        patterns=patterns,
+        relaxations=relaxations,
     )
+
+
+def _patterns(customs: Mapping[int, dict[str, Any]]) -> tuple[dict[str, str], list[str]]:
+    """What the texts of custom tools must match, by name, and which grammars no pattern says."""
+    patterns, relaxations = {}, []
+    for index, tool in customs.items():
+        grammar = text_grammar(tool.get("format"), "")
+        if grammar is None:
+            continue
+        try:
+            patterns[tool["name"]] = grammar.pattern()
+        except NoPattern as exc:
+            relaxations.append(f"tools[{index}].custom.format is not enforced, only shown to the model: {exc}.")
+    return patterns, relaxations
 
 
 def parse_functions(functions: list[Any] | None, choice: Any) -> Tools:

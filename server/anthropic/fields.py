@@ -18,9 +18,12 @@ from server.tools import Tools, parse_tools
 IGNORED: Mapping[str, str] = MappingProxyType(
     {
         "anthropic_beta": "as the header of that name: nothing here depends on it",
+        "betas": "as the header anthropic-beta",
+        "billing_policy": "nothing is billed",
         "cache_control": "the prefix cache needs no hint; on blocks and tools too",
         "context_management": "nothing is cleared; too long a context is a 400",
         "diagnostics": "not produced",
+        "fallback_credit_token": "nothing is billed",
         "inference_geo": "there is one place",
         "metadata": "not kept",
         "service_tier": "there is one tier",

@@ -92,7 +92,7 @@ class MessagesHandler:
         def rename(param: str) -> str:
             if param.startswith("stop"):
                 return "stop_sequences"
-            return _PARAMETERS.sub(r"\1.input_schema", tool_path(param, places))
+            return _PARAMETERS.sub(r"\1.input_schema", tool_path(param, [f"tools[{place}]" for place in places]))
 
         think, shown = read_thinking(asked.thinking)
         with renamed(rename):

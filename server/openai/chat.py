@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -26,6 +27,7 @@ from server.openai.logprobs import chat_logprobs
 from server.openai.messages import check_messages
 from server.openai.sampling import check_common, sampling_params
 from server.openai.shape import output_shape
+from server.openai.stream_usage import StreamUsage
 from server.openai.types.chat import ChatCompletionRequest
 from server.planner import Conversation, Plan, template_kwargs
 from server.services import Services, body_size
@@ -50,9 +52,9 @@ class ChatHandler:
         style = self._style(chat, plan)
         context.response_id = style.id
         if chat.stream:
-            usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)
-            writer = ChunkWriter(style)
-            return EventStream(_stream(generation, writer, usage), idle_chunk=writer.idle, pace=services.pace)
+            usage = StreamUsage.asked(chat.stream_options)
+            writer = ChunkWriter(style, partial(usage.tail, lambda: generation.total().as_dict()))
+            return EventStream(_stream(generation, writer, usage.include), idle_chunk=writer.idle, pace=services.pace)
         answer = await unless_disconnected(request.receive, _fold(generation, ChatFold(style)))
         return json_response(answer)
 

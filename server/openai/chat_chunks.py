@@ -54,8 +54,11 @@ class ChatStyle:
 class ChunkWriter:
     """ChoiceDelta -> the bytes of its SSE events. Everything that is the same in every chunk is written once."""
 
-    def __init__(self, style: ChatStyle) -> None:
+    def __init__(self, style: ChatStyle, tail: Callable[[], bytes] = bytes) -> None:
+        """tail: what every chunk with choices ends with (server/openai/stream_usage.py)."""
         self._style = style
+        self._make_tail = tail
+        self._tail = b""
         head = orjson.dumps(
             {"id": style.id, "object": "chat.completion.chunk", "created": style.created, "model": style.model}
         )
@@ -70,6 +73,7 @@ class ChunkWriter:
         """All events of one delta; b"" where there is nothing to say yet."""
         style = self._style
         index = delta.index
+        self._tail = self._make_tail()
         parts: list[bytes] = []
         if index not in self._begun:
             parts.append(self._begin(index))
@@ -93,7 +97,7 @@ class ChunkWriter:
         return self._chunk(index, b'{"role":"assistant","content":""}')
 
     def _chunk(self, index: int, delta: bytes, extra: bytes = b',"logprobs":null') -> bytes:
-        return b'%b%d,"delta":%b%b,"finish_reason":null}]}\n\n' % (self._open, index, delta, extra)
+        return b'%b%d,"delta":%b%b,"finish_reason":null}]%b}\n\n' % (self._open, index, delta, extra, self._tail)
 
     def _extra(self, delta: ChoiceDelta) -> bytes:
         style = self._style
@@ -109,10 +113,11 @@ class ChunkWriter:
         rescued = [found for found in self._rescued if found[0] == index]
         extension = self._style.extension(rescued)
         end = b"," + orjson.dumps(extension)[1:] if extension else b"}"
-        return b'%b%d,"delta":{},"logprobs":null,"finish_reason":"%b"}]%b\n\n' % (
+        return b'%b%d,"delta":{},"logprobs":null,"finish_reason":"%b"}]%b%b\n\n' % (
             self._open,
             index,
             reason.encode(),
+            self._tail,
             end,
         )
 
@@ -150,6 +155,7 @@ class ChunkWriter:
     def idle(self) -> bytes:
         """A real chunk that says nothing, for clients that count only those as signs of life. The first one of all
         says the role, and none comes of a choice that has ended."""
+        self._tail = self._make_tail()
         if not self._begun:
             return self._begin(0)
         alive = self._begun - self._ended

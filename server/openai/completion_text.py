@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,8 +93,10 @@ def joined(pieces: Sequence[dict[str, Any]]) -> dict[str, Any]:
 class CompletionWriter:
     """(prompt, output) -> the bytes of its SSE event."""
 
-    def __init__(self, style: CompletionStyle) -> None:
+    def __init__(self, style: CompletionStyle, tail: Callable[[], bytes] = bytes) -> None:
+        """tail: what every chunk with choices ends with (server/openai/stream_usage.py)."""
         self._style = style
+        self._tail = tail
         head = orjson.dumps(
             {"id": style.id, "object": "text_completion", "created": style.created, "model": style.model}
         )
@@ -129,7 +131,7 @@ class CompletionWriter:
         }
         if style.token_ids:
             choice["token_ids"] = output.token_ids
-        return self._head + b'"choices":[' + orjson.dumps(choice) + b"]}\n\n"
+        return b'%b"choices":[%b]%b}\n\n' % (self._head, orjson.dumps(choice), self._tail())
 
     def usage(self, usage: Usage) -> bytes:
         return self._head + b'"choices":[],"usage":' + orjson.dumps(self._style.usage(usage)) + b"}\n\n"
@@ -139,9 +141,10 @@ class CompletionWriter:
         alive = (self._begun or {0}) - self._ended
         if not alive:
             return COMMENT
-        return b'%b"choices":[{"index":%d,"text":"","logprobs":null,"finish_reason":null}]}\n\n' % (
+        return b'%b"choices":[{"index":%d,"text":"","logprobs":null,"finish_reason":null}]%b}\n\n' % (
             self._head,
             min(alive),
+            self._tail(),
         )
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -25,6 +26,7 @@ from server.openai.completion_text import CompletionFold, CompletionStyle, Compl
 from server.openai.fields import COMPLETIONS_REFUSED, refuse
 from server.openai.sampling import check_common, sampling_params
 from server.openai.shape import output_shape
+from server.openai.stream_usage import StreamUsage
 from server.openai.types.completions import CompletionRequest
 from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts
 from server.services import Services
@@ -77,10 +79,9 @@ class CompletionsHandler:
         ]
         generation = TextGeneration(services, context, requests)
         if wanted.request.stream:
-            options = wanted.request.stream_options
-            usage = options is not None and bool(options.include_usage)
-            writer = CompletionWriter(style)
-            return EventStream(_stream(generation, writer, usage), idle_chunk=writer.idle, pace=services.pace)
+            usage = StreamUsage.asked(wanted.request.stream_options)
+            writer = CompletionWriter(style, partial(usage.tail, lambda: style.usage(generation.total())))
+            return EventStream(_stream(generation, writer, usage.include), idle_chunk=writer.idle, pace=services.pace)
         return json_response(await unless_disconnected(request.receive, _fold(generation, CompletionFold(style))))
 
     def _read(self, body: dict[str, Any]) -> _Wanted:

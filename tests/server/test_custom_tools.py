@@ -18,7 +18,6 @@ from tests.server.openai.response_checks import check_response, check_stream
 from tests.server.sse import named_events
 from toolcall.events import Event, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 
-GRAMMAR = 'start: "*** Begin Patch" /.+/'
 PATCH = {"name": "patch", "description": "Change a file."}
 CHAT = [
     {"type": "custom", "custom": PATCH},
@@ -140,22 +139,58 @@ async def test_a_custom_call_that_is_cut_off_is_left_out(make_gateway: Callable[
     assert (chat["finish_reason"], "tool_calls" in chat["message"]) == ("length", False)
 
 
-@pytest.mark.parametrize("syntax", ["lark", "regex"])
-async def test_a_grammar_is_shown_and_the_answer_says_that_it_is_not_enforced(
-    make_gateway: Callable[..., Any], syntax: str
-) -> None:
-    inner = {"syntax": syntax, "definition": GRAMMAR}
+NESTED = 'start: "(" start ")" | "Begin Patch"'
+HELD = [("lark", 'start: "*** Begin Patch" /.+/'), ("regex", r"^\*{3} Begin Patch.+$"), ("regex", "a|Begin Patch")]
+
+
+def grammar_tools(syntax: str, definition: str) -> tuple[list[Any], list[Any]]:
+    """The tools of a chat request and of one to /v1/responses."""
+    inner = {"syntax": syntax, "definition": definition}
     flat = [{"type": "web_search"}, {"type": "custom", "name": "patch", "format": {"type": "grammar", **inner}}]
-    chat = [{"type": "custom", "custom": {**PATCH, "format": {"type": "grammar", "grammar": inner}}}]
+    return [{"type": "custom", "custom": {**PATCH, "format": {"type": "grammar", "grammar": inner}}}], flat
+
+
+async def notes(gateway: Gateway, chat: list[Any], flat: list[Any]) -> list[list[str]]:
+    """What a chat answer and a response say of their tools' grammars: the fields."""
+    body = {"model": "test-model", "input": "hi", "tools": flat}
+    answers = [await gateway.chat(tools=chat), await gateway.client.post("/v1/responses", json=body)]
+    assert [answer.status_code for answer in answers] == [200, 200], answers[0].text
+    told = [answer.json().get("callgate", {}).get("relaxed_schemas", []) for answer in answers]
+    return [[note.split(" is ")[0] for note in found] for found in told]
+
+
+@pytest.mark.parametrize(("syntax", "definition"), HELD)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_grammar_is_shown_and_enforced(
+    make_gateway: Callable[..., Any], syntax: str, definition: str, choice: str
+) -> None:
+    chat, flat = grammar_tools(syntax, definition)
     async with make_gateway(call("x")) as gateway:
-        told = (await gateway.chat(tools=chat)).json()["callgate"]["relaxed_schemas"]
-        assert [note.split(" is ")[0] for note in told] == ["tools[0].custom.format"]
+        assert await notes(gateway, chat, flat) == [[], []]
+        await gateway.chat(tools=chat, tool_choice=choice)
+        request = gateway.engine.requests[-1]
+    assert "Begin Patch" in request.text
+    assert '"pattern"' not in request.text
+    assert '"pattern": "^(?:' in request.grammar.source
+    assert "Begin Patch" in request.grammar.source
+
+
+async def test_what_no_pattern_says_is_shown_and_the_answer_tells(make_gateway: Callable[..., Any]) -> None:
+    chat, flat = grammar_tools("lark", NESTED)
+    async with make_gateway(call("x")) as gateway:
+        assert await notes(gateway, chat, flat) == [["tools[0].custom.format"], ["tools[1].format"]]
         assert "Begin Patch" in gateway.engine.requests[-1].text
-        body = {"model": "test-model", "input": "hi", "tools": flat}
-        told = (await gateway.client.post("/v1/responses", json=body)).json()["callgate"]["relaxed_schemas"]
-        assert [note.split(" is ")[0] for note in told] == ["tools[1].format"]
         free = [{"type": "custom", "custom": {**PATCH, "format": {"type": "text"}}}]
         assert "callgate" not in (await gateway.chat(tools=free)).json()
+
+
+@pytest.mark.parametrize("policy", ["off", "strict-only"])
+async def test_where_calls_are_free_the_answer_tells(make_gateway: Callable[..., Any], policy: str) -> None:
+    chat, flat = grammar_tools(*HELD[0])
+    async with make_gateway(call("x"), tool_grammar=policy) as gateway:
+        assert await notes(gateway, chat, flat) == [["tools[0].custom.format"], ["tools[1].format"]]
+        forced = await gateway.chat(tools=chat, tool_choice="required")
+        assert "callgate" not in forced.json()
 
 
 async def test_they_can_be_chosen(make_gateway: Callable[..., Any]) -> None:

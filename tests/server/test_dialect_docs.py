@@ -8,10 +8,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from anthropic.types.beta.message_create_params import MessageCreateParamsBase
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
+from openai.types.completion_create_params import CompletionCreateParamsBase
+from openai.types.embedding_create_params import EmbeddingCreateParams
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from server.anthropic import fields as messages
 from server.anthropic.types import MessagesRequest
+from server.openai import fields as chat
 from server.openai.responses import fields as responses
+from server.openai.types.chat import ChatCompletionRequest
+from server.openai.types.completions import CompletionRequest
+from server.openai.types.embeddings import EmbeddingRequest
 from server.openai.types.responses import ResponsesRequest
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text("utf-8")
@@ -39,3 +48,21 @@ def test_every_field_has_its_answer(
     for name in refused:
         assert f"`{name}`" in last
     assert not ignored.keys() & refused.keys()
+
+
+@pytest.mark.parametrize(
+    ("params", "kind", "known"),
+    [
+        (ChatParams, ChatCompletionRequest, {*chat.IGNORED, *chat.REFUSED}),
+        (CompletionCreateParamsBase, CompletionRequest, {*chat.IGNORED, *chat.COMPLETIONS_REFUSED}),
+        (EmbeddingCreateParams, EmbeddingRequest, ()),
+        (ResponseCreateParamsBase, ResponsesRequest, {*responses.IGNORED, *responses.REFUSED, *chat.REFUSED}),
+        (MessageCreateParamsBase, MessagesRequest, {*messages.IGNORED, *messages.REFUSED}),
+    ],
+)
+def test_every_field_of_the_sdk_is_known(params: Any, kind: Any, known: Any) -> None:
+    """Supported, without effect, or refused: nothing that the dialect's own SDK can send is ignored unawares."""
+    supported = {field.encode_name for field in msgspec.structs.fields(kind)}
+    asked = params.__annotations__.keys()
+    assert len(asked) > 4
+    assert asked - supported - set(known) == set()

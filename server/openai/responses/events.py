@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -46,13 +46,15 @@ _CUSTOM = Form("custom_tool_call", "ctc_", "custom_tool_call_input", "input")
 @dataclass(frozen=True, slots=True)
 class ResponseStyle:
     """fields: what is the same in every state of this response object, in OpenAI's order. relaxations: what of the
-    request's schemas is not enforced. summary: reasoning is read as a summary. custom: custom tools, by name."""
+    request's schemas is not enforced. summary: reasoning is read as a summary. custom: custom tools, by name.
+    namespaces: the (namespace, name) of tools that lie in one, by what the model calls them."""
 
     fields: Mapping[str, Any]
     logprobs: LogprobWriter | None = None
     relaxations: Sequence[str] = ()
     summary: bool = False
     custom: Collection[str] = ()
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def response(self, status: str, output: Sequence[Any] = (), **changes: Any) -> dict[str, Any]:
         return {**self.fields, "status": status, "output": list(output), **changes}
@@ -72,11 +74,18 @@ class ResponseStyle:
         state = {"status": status or ("incomplete" if block.cut else "completed")}
         if block.kind == "call":
             words = "" if fresh else block.text
-            return {**head, **state, "call_id": block.call_id, "name": block.name, form.key: words}
+            return {**head, **state, "call_id": block.call_id, **self.named(block), form.key: words}
         parts = [] if fresh else [self.part(block)]
         if block.kind == "reasoning":
             return {**head, **state, "summary": [], "content": [], form.key: parts}
         return {**head, **state, "role": "assistant", form.key: parts}
+
+    def named(self, block: Block) -> dict[str, str]:
+        """The name of a call, and its namespace where it has one."""
+        if block.name not in self.namespaces:
+            return {"name": block.name}
+        namespace, name = self.namespaces[block.name]
+        return {"namespace": namespace, "name": name}
 
     def part(self, block: Block, text: str | None = None) -> dict[str, Any]:
         """The one part of a message or reasoning item."""
@@ -183,7 +192,7 @@ class ResponseEvents:
         done = f"response.{form.delta}.done"
         if block.kind == "call":
             if not block.cut:
-                name = {"name": block.name} if form is _CALL else {}
+                name = {"name": style.named(block)["name"]} if form is _CALL else {}
                 self._event(done, **self._at(block), **name, **{form.key: block.text})
         else:
             logprobs = {"logprobs": style.written(block.logprobs)} if block.kind == "text" else {}

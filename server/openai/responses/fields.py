@@ -11,12 +11,16 @@ from server.openai.fields import refuse_unsupported
 
 IGNORED: Mapping[str, str] = MappingProxyType(
     {
+        "access_programs": "there are none",
+        "background_options": "only with background",
         "client_metadata": "not kept",
         "context_management": "nothing is compacted; too long a context is a 400",
+        "image": "no images are read",
         "include": "only message.output_text.logprobs changes the answer",
-        "max_tool_calls": "counts hosted tools, of which there are none",
+        "max_tool_calls": "echoed; it counts hosted tools, of which there are none",
         "metadata": "checked, kept with the response",
         "prompt_cache_key": "echoed; the prefix cache needs no hint",
+        "prompt_cache_options": "the prefix cache needs no hint; prewarm is refused",
         "prompt_cache_retention": "the prefix cache needs no hint",
         "safety_identifier": "echoed, not kept elsewhere",
         "service_tier": "there is one tier",
@@ -60,4 +64,7 @@ def refuse_fields(body: Mapping[str, Any]) -> None:
         if value is not None and value not in REFUSED[name]:
             hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
             raise Unsupported(name, f"'{name}' is not supported by this endpoint{hint}.")
+    options = body.get("prompt_cache_options")
+    if isinstance(options, dict) and options.get("prewarm"):
+        raise Unsupported("prompt_cache_options.prewarm", "This endpoint answers every request; it prepares no caches.")
     refuse_unsupported(body)

@@ -32,10 +32,11 @@ from server.openai.responses.input import read_items, to_messages
 from server.openai.responses.items import listed, parsed, resolved
 from server.openai.responses.store import ResponseNotFound, ResponseStore, StoredResponse
 from server.openai.responses.tools import (
+    Declared,
+    declared_tools,
     echoed_choice,
     echoed_format,
     echoed_tools,
-    function_places,
     read_text,
     read_tools,
 )
@@ -135,25 +136,29 @@ class ResponsesHandler:
         services.model(asked.model)
         check_common(asked)
         _check_truncation(asked.truncation)
-        items = await resolved(read_items(asked.input), self._store, context.tenant)
+        items = await resolved(
+            read_items(asked.input, continues=asked.previous_response_id is not None), self._store, context.tenant
+        )
         turns = self._turns(context.tenant, asked.previous_response_id)
-        places = function_places(asked.tools)
+        history = await parsed(turns)
+        declared = declared_tools(asked.tools, [*history, *items], len(history))
 
         def rename(param: str) -> str:
-            return "input" if param.startswith("messages") else tool_path(param, places)
+            return "input" if param.startswith("messages") else tool_path(param, [entry.path for entry in declared])
 
         with renamed(rename):
             conversation = Conversation(
-                messages=to_messages(asked.instructions, await parsed(turns), items),
+                messages=to_messages(asked.instructions, history, items),
                 sampling=self._sampling(asked),
-                tools=read_tools(asked.tools, places, asked.tool_choice, asked.parallel_tool_calls),
+                tools=read_tools(declared, asked.tool_choice, asked.parallel_tool_calls),
                 shape=_shape(asked),
                 template_kwargs=template_kwargs(asked.chat_template_kwargs, _effort(asked.reasoning)),
                 tenant=services.tenant(context, asked.cache_salt),
                 priority=asked.priority or 0,
                 size=body_size(request.scope) + sum(map(len, turns)),
             )
-        return _Call(asked, conversation, self._style(asked), rename, items, turns, context.tenant)
+        style = self._style(asked, {entry.name: entry for entry in declared if entry.namespace})
+        return _Call(asked, conversation, style, rename, items, turns, context.tenant)
 
     def _turns(self, tenant: str, previous: str | None) -> tuple[bytes, ...]:
         if previous is None:
@@ -177,12 +182,14 @@ class ResponsesHandler:
             top_logprobs=asked.top_logprobs or 0 if _wants_logprobs(asked) else 0,
         )
 
-    def _style(self, asked: ResponsesRequest) -> ResponseStyle:
+    def _style(self, asked: ResponsesRequest, inside: Mapping[str, Declared]) -> ResponseStyle:
+        """inside: the tools of namespaces, by what the model calls them."""
         tokenizer = self._services.engine.tokenizer
         return ResponseStyle(
             _fields(asked, self._services.model(asked.model)),
             chat_logprobs(tokenizer) if _wants_logprobs(asked) else None,
             summary=_summary(asked.reasoning) is not None,
+            namespaces={name: (entry.namespace, entry.tool["name"]) for name, entry in inside.items()},
         )
 
 
@@ -200,7 +207,7 @@ def _fields(asked: ResponsesRequest, model: str) -> dict[str, Any]:
         "incomplete_details": None,
         "instructions": asked.instructions,
         "max_output_tokens": asked.max_output_tokens,
-        "max_tool_calls": None,
+        "max_tool_calls": asked.max_tool_calls,
         "model": model,
         "output": [],
         "parallel_tool_calls": asked.parallel_tool_calls is not False,

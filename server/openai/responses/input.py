@@ -17,6 +17,7 @@ from server import limits
 from server.custom_tools import as_arguments
 from server.errors import BadRequest, quote
 from server.openai.messages import check_content, check_message
+from server.openai.responses.tools import qualified
 
 ROLES = ("user", "assistant", "system", "developer")
 _ID_PREFIXES = MappingProxyType(
@@ -26,8 +27,12 @@ _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
-def read_items(value: str | list[Any]) -> list[dict[str, Any]]:
-    """The items that a request brings, each with an id, types and fields checked."""
+def read_items(value: str | list[Any] | None, *, continues: bool) -> list[dict[str, Any]]:
+    """The items that a request brings, each with an id, types and fields checked. continues: there are earlier ones,
+    so that it may bring none."""
+    if value is None and not continues:
+        raise BadRequest("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
+    value = [] if value is None else value
     if isinstance(value, str):
         value = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]}]
     if len(value) > limits.MAX_MESSAGES:
@@ -46,12 +51,16 @@ def _item(item: Any, where: str) -> dict[str, Any]:
     elif kind in _CALLS:
         _check_call(item, where, "arguments" if kind == "function_call" else "input")
     elif kind in _OUTPUTS:
-        _string(item, "call_id", where)
+        if item.get("call_id") is not None:
+            _string(item, "call_id", where)
         if not isinstance(item.get("output"), (str, list)):
             raise _invalid(f"{where}.output", "a string or a list of content parts is expected")
         check_content(item["output"], "tool", f"{where}.output")
     elif kind == "item_reference":
         _string(item, "id", where)
+    elif kind == "additional_tools":
+        if not isinstance(item.get("tools"), list):
+            raise _invalid(f"{where}.tools", "a list is expected")
     else:
         got = quote(kind) if isinstance(kind, str) else "nothing"
         raise _invalid(f"{where}.type", f"items of this type are not supported, got {got}")
@@ -121,7 +130,8 @@ class _Messages:
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
         self._turn: dict[str, Any] | None = None
-        self._calls: set[str] = set()
+        self._calls: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
 
     def plain(self, role: str, content: Any) -> None:
         self._turn = None
@@ -133,6 +143,8 @@ class _Messages:
             self._output(item, where)
         elif kind in _CALLS:
             self._call(item)
+        elif kind == "additional_tools":
+            return  # read with the request's own
         elif kind == "reasoning":
             self._reasoning(reasoning_text(item))
         elif item["role"] != "assistant":
@@ -162,21 +174,30 @@ class _Messages:
         arguments = item.get("arguments")
         if item["type"] == "custom_tool_call":
             arguments = as_arguments(item["input"])
-        function = {"name": item["name"], "arguments": arguments}
+        function = {"name": qualified(item.get("namespace"), item["name"]), "arguments": arguments}
         turn = self._assistant(fresh=False)
         turn.setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": function})
         if len(turn["tool_calls"]) > limits.MAX_TOOL_CALLS:
             raise BadRequest(f"'input' holds more than {limits.MAX_TOOL_CALLS} calls in a row.", param="input")
-        self._calls.add(item["call_id"])
+        self._calls[item["call_id"]] = function["name"]
+        self._waiting[item["call_id"]] = function["name"]
 
     def _output(self, item: dict[str, Any], where: str) -> None:
-        if item["call_id"] not in self._calls:
-            raise BadRequest(
-                f"No tool call found for function call output with call_id {quote(item['call_id'])}.",
-                param=f"{where}.call_id",
-            )
+        call_id = item.get("call_id")
+        if call_id is None:
+            call_id = self._first_waiting(item)
+        if call_id not in self._calls:
+            shown = "of that name, or any," if call_id is None else f"with call_id {quote(call_id)}"
+            raise BadRequest(f"No tool call found for function call output {shown}.", param=f"{where}.call_id")
+        self._waiting.pop(call_id, None)
         self._turn = None
-        self.found.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+        self.found.append({"role": "tool", "tool_call_id": call_id, "content": item["output"]})
+
+    def _first_waiting(self, item: dict[str, Any]) -> str | None:
+        """The call that an output without ``call_id`` answers: the first one without a result, of its name if it says
+        one."""
+        name = qualified(item.get("namespace"), item.get("name"))
+        return next((call_id for call_id, called in self._waiting.items() if name in (None, called)), None)
 
 
 def _invalid(param: str, reason: str) -> BadRequest:

@@ -42,6 +42,8 @@ async def resolved(items: Sequence[dict[str, Any]], store: ResponseStore, tenant
 
 def listed(item: dict[str, Any]) -> dict[str, Any]:
     """An input item as ``input_items`` lists it: content is always parts, and every item that can has a status."""
+    if item["type"] == "additional_tools":
+        return item
     if item["type"] == "reasoning":
         return {**item, "summary": item.get("summary") or []}
     shown = {**item, "status": item.get("status") or "completed"}

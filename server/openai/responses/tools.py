@@ -1,13 +1,14 @@
 """``tools``, ``tool_choice`` and ``text`` of /v1/responses in the form that the rest of the gateway reads.
 
-Function tools and custom ones lie flat here. Tools of other types (hosted ones, namespaces) are listed by real clients
-that do not need them: they are echoed and otherwise ignored, and cannot be chosen. Tools of MCP servers are refused:
-whoever names a server needs it.
+Function tools and custom ones lie flat here, or in namespaces, whose tools the model calls by both names. Tools of
+other types (hosted ones) are listed by real clients that do not need them: they are echoed and otherwise ignored, and
+cannot be chosen. Tools of MCP servers are refused: whoever names a server needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -21,13 +22,48 @@ _KEYS = MappingProxyType(
 )
 
 
-def function_places(tools: list[Any] | None) -> list[int]:
-    """Indices of the function and custom tools. Raises BadRequest for what is no tool at all."""
-    if tools is not None and len(tools) > limits.MAX_TOOLS:
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A function or custom tool. path: where the request has it; namespace: which it belongs to, "" for none."""
+
+    path: str
+    tool: Mapping[str, Any]
+    namespace: str = ""
+
+    @property
+    def name(self) -> Any:
+        """What the model calls it."""
+        return qualified(self.namespace, self.tool.get("name"))
+
+
+def qualified(namespace: Any, name: Any) -> Any:
+    """One name for a tool of a namespace, as codex writes it too: ``crm__find``."""
+    if not namespace or not isinstance(namespace, str) or not isinstance(name, str):
+        return name
+    return f"{namespace.removesuffix('__')}__{name}"
+
+
+def declared_tools(tools: Any, items: Sequence[Mapping[str, Any]] = (), known: int = 0) -> list[Declared]:
+    """The function and custom tools of ``tools`` and of ``additional_tools`` items, those in namespaces included.
+    A later item's tool takes the place of one of its name. known: so many of the items are stored ones. Raises
+    BadRequest for what is no tool at all."""
+    found = _declared(tools or (), "tools")
+    for index, item in enumerate(items):
+        if item["type"] == "additional_tools":
+            more = _declared(item["tools"], f"input[{index - known}].tools" if index >= known else "input")
+            names = {entry.name for entry in more}
+            found = [entry for entry in found if entry.name not in names] + more
+    if len(found) > limits.MAX_TOOLS:
         raise BadRequest(f"'tools' holds more than {limits.MAX_TOOLS} tools.", param="tools")
-    places = []
-    for index, tool in enumerate(tools or ()):
-        where = f"tools[{index}]"
+    return found
+
+
+def _declared(tools: Sequence[Any], param: str, namespace: str = "") -> list[Declared]:
+    if len(tools) > limits.MAX_TOOLS:
+        raise BadRequest(f"'{param}' holds more than {limits.MAX_TOOLS} tools.", param=param)
+    found: list[Declared] = []
+    for index, tool in enumerate(tools):
+        where = f"{param}[{index}]"
         if not isinstance(tool, dict):
             raise BadRequest(f"Invalid value for '{where}': an object is expected.", param=where)
         if not isinstance(tool.get("type"), str):
@@ -35,29 +71,62 @@ def function_places(tools: list[Any] | None) -> list[int]:
         if tool["type"] == "mcp":
             raise Unsupported(f"{where}.type", f"'{where}': this server connects to no MCP servers.")
         if tool["type"] in _KEYS:
-            places.append(index)
-    return places
+            found.append(Declared(where, tool, namespace))
+        elif tool["type"] == "namespace" and not namespace:
+            found += _of_namespace(tool, where)
+    return found
 
 
-def read_tools(tools: list[Any] | None, places: list[int], choice: Any, parallel: bool | None) -> Tools:
+def _of_namespace(tool: Mapping[str, Any], where: str) -> list[Declared]:
+    name, tools, description = tool.get("name"), tool.get("tools"), tool.get("description")
+    if not isinstance(name, str) or not name:
+        raise BadRequest(f"Invalid value for '{where}.name': a string is expected.", param=f"{where}.name")
+    if not isinstance(tools, list):
+        raise BadRequest(f"Invalid value for '{where}.tools': a list is expected.", param=f"{where}.tools")
+    found = _declared(tools, f"{where}.tools", name)
+    if not found or not isinstance(description, str) or not description:
+        return found
+    first = found[0]  # the model has no other place to read of the namespace
+    own = first.tool.get("description")
+    told = f"{description}\n\n{own}" if isinstance(own, str) and own else description
+    return [replace(first, tool={**first.tool, "description": told}), *found[1:]]
+
+
+def read_tools(declared: Sequence[Declared], choice: Any, parallel: bool | None) -> Tools:
     """Errors name the tools in chat's form: see server.param_names.tool_path."""
-    wrapped = [
-        {"type": tool["type"], tool["type"]: {key: tool[key] for key in _KEYS[tool["type"]] if key in tool}}
-        for tool in ((tools or [])[place] for place in places)
-    ]
-    return parse_tools(wrapped, _choice(choice), parallel)
+    wrapped = []
+    for entry in declared:
+        kind = entry.tool["type"]
+        given = {key: entry.tool[key] for key in _KEYS[kind] if key in entry.tool}
+        wrapped.append({"type": kind, kind: given | ({"name": entry.name} if entry.namespace else {})})
+    return parse_tools(wrapped, _choice(choice, declared), parallel)
 
 
-def _choice(choice: Any) -> Any:
-    """allowed_tools may list tools of other types, which are ignored like their definitions."""
-    if (
-        not isinstance(choice, dict)
-        or choice.get("type") != "allowed_tools"
-        or not isinstance(choice.get("tools"), list)
-    ):
+def _choice(choice: Any, declared: Sequence[Declared]) -> Any:
+    """allowed_tools may list namespaces, and tools of other types, which are ignored like their definitions."""
+    if not isinstance(choice, dict):
         return choice
-    listed = [tool for tool in choice["tools"] if not isinstance(tool, dict) or tool.get("type") in tuple(_KEYS)]
-    return {**choice, "tools": listed}
+    if choice.get("type") != "allowed_tools" or not isinstance(choice.get("tools"), list):
+        return _chosen(choice, declared)[0]
+    kinds = (*_KEYS, "namespace")
+    listed = [tool for tool in choice["tools"] if not isinstance(tool, dict) or tool.get("type") in kinds]
+    return {**choice, "tools": [one for tool in listed for one in _chosen(tool, declared)]}
+
+
+def _chosen(tool: Any, declared: Sequence[Declared]) -> list[Any]:
+    """The tools that one choice names, by what the model calls them."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+        return [tool]
+    if tool.get("type") == "namespace":
+        inside = [entry for entry in declared if entry.namespace == tool["name"]]
+        return [{"type": entry.tool["type"], "name": entry.name} for entry in inside] or [tool]
+    if tool.get("namespace"):
+        return [{**tool, "name": qualified(tool["namespace"], tool["name"])}]
+    names = {entry.name for entry in declared}
+    inside = [entry for entry in declared if entry.namespace and entry.tool.get("name") == tool["name"]]
+    if tool["name"] in names or len(inside) != 1:
+        return [tool]
+    return [{**tool, "name": inside[0].name}]
 
 
 def read_text(text: Mapping[str, Any] | None) -> OutputShape:

@@ -15,7 +15,8 @@ from server.openai.types.common import SamplingFields
 
 
 class ResponsesRequest(SamplingFields, kw_only=True, frozen=True):
-    input: str | list[Any]
+    input: str | list[Any] | None = None
+    """May be missing after ``previous_response_id``."""
     model: str | UnsetType = UNSET
     """Omitted: the served model. null is refused."""
     instructions: str | None = None
@@ -29,6 +30,7 @@ class ResponsesRequest(SamplingFields, kw_only=True, frozen=True):
     reasoning: dict[str, Any] | None = None
 
     max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
     top_logprobs: int | None = None
     include: list[str] | None = None
     truncation: str | None = None

@@ -100,7 +100,7 @@ async def test_effort_reaches_the_template(gateway: Gateway) -> None:
 async def test_other_tools_are_echoed_and_ignored(make_gateway: Callable[..., Any]) -> None:
     others = [
         {"type": "web_search", "external_web_access": True},
-        {"type": "namespace", "name": "n", "description": "d", "tools": [WEATHER]},
+        {"type": "file_search", "vector_store_ids": ["x"]},
     ]
     async with make_gateway(CALL) as gateway:
         body = await answer(gateway, tools=[*others, WEATHER])
@@ -266,3 +266,13 @@ async def test_every_answer_is_its_own_under_load(make_gateway: Callable[..., An
     assert len({body["id"] for body in bodies}) == 40
     assert gateway.engine.running == 0
     assert isinstance(gateway.engine, ScriptedEngine)
+
+
+async def test_input_may_be_missing_after_a_stored_response(gateway: Gateway) -> None:
+    first = await answer(gateway)
+    for fields in ({}, {"input": None}):
+        body = {"model": "test-model", "previous_response_id": first["id"], **fields}
+        assert (await gateway.client.post("/v1/responses", json=body)).status_code == 200
+        refused = await gateway.client.post("/v1/responses", json={"model": "test-model", **fields})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"], error["param"]) == (400, "missing_required_parameter", "input")

@@ -1,0 +1,47 @@
+"""Azure's paths, for its SDK and for clients that know OpenAI's models only as Azure's deployments.
+
+``/openai/v1/…`` and ``/openai/…`` are ``/v1/…``; of ``/openai/deployments/NAME/chat/completions`` NAME is the model,
+whatever the body says. ``api-version`` may say anything. The key travels as ``api-key`` (server/auth.py).
+"""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.context import context_of
+
+_ROOT = "/openai/"
+_DEPLOYMENTS = "/openai/deployments/"
+_OF_DEPLOYMENTS = ("/chat/completions", "/completions", "/embeddings")
+
+
+def plain_path(path: str) -> tuple[str, str]:
+    """(OpenAI's own path, the deployment that it names or ""); another path as it is."""
+    if path.startswith(_DEPLOYMENTS):
+        for tail in _OF_DEPLOYMENTS:
+            name = path[len(_DEPLOYMENTS) : -len(tail)]
+            if path.endswith(tail) and name and not name.startswith("/"):
+                return f"/v1{tail}", name
+    elif path.startswith(_ROOT):
+        return "/v1/" + path.removeprefix(_ROOT).removeprefix("v1/"), ""
+    return path, ""
+
+
+class AzurePaths:
+    """Pure ASGI, inside the check of keys: that one sees the path as the client wrote it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        written = scope.get("path", "")
+        path, deployment = plain_path(written)
+        if path == written:
+            await self.app(scope, receive, send)
+            return
+        context_of(scope).deployment = deployment
+        scope["path"] = path
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            scope["path"] = written  # the access log says what was asked for
