@@ -30,6 +30,7 @@ from server.openai.responses.routes import responses_router
 from server.openai.routes import openai_router
 from server.openapi import GatewayApp
 from server.planner import Planner
+from server.playground.routes import playground_router
 from server.rate_limit import RateLimiter
 from server.running_requests import RunningRequests
 from server.services import Services
@@ -62,6 +63,7 @@ def build_app(engine: EngineClient, args: ServerArgs, *, constrainer: Constraine
     app.include_router(native_router(services))
     app.include_router(responses_router(services))
     app.include_router(anthropic_router(services))
+    app.include_router(playground_router())
     _add_metrics(app, services)
     _add_error_handlers(app)
     _add_middleware(app, services)

@@ -1,8 +1,9 @@
 """Who may call what: default deny, decided on the ASGI path alone.
 
-Three levels. ``public`` paths are the health probes, matched exactly. ``admin`` paths need an admin key; where no
-key at all is configured they answer only to loopback clients that name a loopback host and no foreign Origin.
-Everything else, unknown paths included, is ``user`` and needs a key as soon as one is configured.
+Three levels. ``public`` paths are the health probes and the playground's page (no word of the server is in it),
+matched exactly. ``admin`` paths need an admin key; where no key at all is configured they answer only to loopback
+clients that name a loopback host and no foreign Origin. Everything else, unknown paths included, is ``user`` and needs
+a key as soon as one is configured.
 
 A key travels as ``Authorization: Bearer KEY``, as ``x-api-key: KEY`` (Anthropic's clients) or as ``api-key: KEY``
 (Azure's). Keys are compared in constant time over SHA-256 digests. Each key is a tenant of its own: an HMAC of its
@@ -28,11 +29,10 @@ from server.rate_limit import RateLimiter
 
 Level = Literal["public", "user", "admin"]
 
-PUBLIC_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
+PUBLIC_PATHS = frozenset({"/", "/health", "/health/live", "/health/ready"})
 ADMIN_PATHS = frozenset({"/flush_cache"})
 USER_ROUTES = frozenset(
     {
-        "/",
         "/abort_request",
         "/detokenize",
         "/generate",
@@ -41,8 +41,6 @@ USER_ROUTES = frozenset(
         "/metrics",
         "/openapi.json",
         "/parse_function_call",
-        "/playground",
-        "/playground/{asset}",
         "/separate_reasoning",
         "/server_info",
         "/tokenize",

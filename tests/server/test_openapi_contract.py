@@ -45,3 +45,12 @@ def test_every_operation_keeps_to_the_document(case: Any) -> None:
     case.validate_response(
         response, checks=[status_code_conformance, content_type_conformance, response_schema_conformance]
     )
+
+
+def test_what_streams_says_so() -> None:
+    streams = {
+        path
+        for path, operations in APP.openapi()["paths"].items()
+        if "text/event-stream" in operations.get("post", {}).get("responses", {}).get("200", {}).get("content", {})
+    }
+    assert streams == {"/generate", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
