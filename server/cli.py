@@ -10,11 +10,21 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from server.flags import FLAGS, add_flags
 
 VERBS = ("serve", "pull", "models", "chat", "doctor", "formats")
+PEERS_VERBS = MappingProxyType(
+    {
+        "bench": "python -m benchmarks.serving --base-url URL, in the repository, measures any running server",
+        "download": "it is callgate pull",
+        "list": "it is callgate models",
+        "run": "it is callgate chat",
+    }
+)
+"""What users of vLLM, SGLang and Ollama type, and what it is here."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -79,6 +89,8 @@ def with_verb(argv: Sequence[str]) -> list[str]:
         return list(argv)
     if argv and not argv[0].startswith("-"):
         hint = did_you_mean(argv[0], VERBS) or f"; callgate serve {argv[0]} serves a model of that name"
+        if argv[0] in PEERS_VERBS:
+            hint = f": {PEERS_VERBS[argv[0]]}"
         make_parser().error(f"no command {argv[0]!r}{hint}; the commands are {', '.join(VERBS)}")
     return ["serve", *argv]
 

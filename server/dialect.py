@@ -47,7 +47,7 @@ def resolve_dialect(tokenizer: TextTokenizer, args: ServerArgs) -> ModelDialect:
         f"chat template: {chosen.why}; tool calls: {format_.name}; "
         f"reasoning: {reasoning.name if reasoning else 'none'} ({found.why})"
     )
-    LOG.info("%s", why)
+    LOG.debug("%s", why)  # the banner says it
     return ModelDialect(chosen.source, format_, reasoning, _kept(tokenizer, format_, reasoning), why)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import socket
@@ -50,7 +51,8 @@ def bind(host: str, port: int) -> socket.socket:
             sock.close()
             raise
     except OSError as error:
-        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        hint = "; --port N takes another, --port 0 any free one" if error.errno == errno.EADDRINUSE else ""
+        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror or error}{hint}") from error
     return sock
 
 

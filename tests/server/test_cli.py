@@ -120,7 +120,12 @@ def test_a_bad_flag_is_one_line_and_status_2(line: str, words: str, capsys: pyte
 
 @pytest.mark.parametrize(
     ("word", "words"),
-    [("doctro", "did you mean doctor?"), ("bench", "the commands are serve"), ("org/name", "callgate serve org/name")],
+    [
+        ("doctro", "did you mean doctor?"),
+        ("bench", "benchmarks.serving"),
+        ("pull2", "did you mean pull?"),
+        ("org/name", "callgate serve org/name"),
+    ],
 )
 def test_a_word_that_is_no_command_is_no_model_either(
     word: str, words: str, capsys: pytest.CaptureFixture[str]
@@ -152,7 +157,7 @@ def test_names_are_checked_before_anything_is_loaded() -> None:
 def test_a_port_in_use_is_found_at_once() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(PortInUse, match=r"cannot listen on 127\.0\.0\.1"),
+        pytest.raises(PortInUse, match=r"cannot listen on 127\.0\.0\.1:\d+: .*; --port N takes another"),
     ):
         bind("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(PortInUse):
