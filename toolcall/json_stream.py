@@ -73,7 +73,8 @@ class _Frame:
         self.comma = ""
         """A comma, with the white space after it, that is not written yet: it may be a trailing one."""
         self.fresh = False
-        """The container has just opened: it may close without a value."""
+        """The container has just opened: it may close without a value. Of no account where a value has ended or a
+        comma stands; so only a key, which no bracket may follow, takes it back."""
         self.need = "value"
 
 
@@ -181,7 +182,6 @@ def _close(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
     if not allowed or not frame.closers or frame.closers[-1][0] != char:
         raise NoCall
     frame.comma = ""
-    frame.fresh = False
     lx.pos += 1
     put(frame.closers.pop()[1])
     frame.need = "comma"
@@ -189,7 +189,6 @@ def _close(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
 
 def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable[[], None] | None) -> Read[None]:
     _flush_comma(frame, put)
-    frame.fresh = False
     begun = commit if commit is not None and frame.closers else _nothing
     if char in "{[(\"'":
         begun()

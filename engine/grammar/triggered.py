@@ -106,8 +106,6 @@ class TriggeredMatcher:
         return True
 
     def rollback(self, count: int) -> None:
-        if count <= 0:
-            return
         for _ in range(count):
             state = self._history.pop()
             if state.inner is not None:
