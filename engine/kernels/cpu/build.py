@@ -147,7 +147,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _compile(artefact: Path) -> None:
     candidates = compilers()
     if not candidates:
-        raise BuildUnavailable("no C++ compiler found: install g++ or clang++, or `pip install callgate[zig]`")
+        raise BuildUnavailable("no C++ compiler found: install g++ or clang++, or `pip install ziglang`")
     failures: list[str] = []
     # A warning, so that it reaches the terminal without any logging set up too: nothing else is said meanwhile.
     logger.warning("Building the CPU kernels with %s, once, about a minute ...", candidates[0].name)
@@ -195,7 +195,7 @@ def describe() -> str:
     found = compilers()
     if found:
         return f"native CPU kernels: not built yet; {found[0].name} will compile them at the first start"
-    return "native CPU kernels: none, no C++ compiler found (install g++ or clang++, or `pip install callgate[zig]`)"
+    return "native CPU kernels: none, no C++ compiler found (install g++ or clang++, or `pip install ziglang`)"
 
 
 def main() -> int:
