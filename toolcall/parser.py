@@ -156,6 +156,7 @@ class OutputParser:
         if not protocol.in_header(prompt_suffix) and not (yield from protocol.begins(self._lx, self._out.content.put)):
             yield from self._read_content()
             return
+        self._out.content.drop_held()
         settings = Settings(separate=self._separate, parses=self._parses)
         options = Options(undeclared=self._undeclared, more=lambda: not self.stopped)
         yield from protocol.read(self._lx, self._out, options, settings)
@@ -183,7 +184,11 @@ class OutputParser:
                 lx.pos = len(lx.buf)
                 return
             block = self._tables.blocks.get(word)
-            if block is None:
+            if word in self._tables.turns:
+                lx.pos += len(word)
+                content.put(word)
+                fresh = True
+            elif block is None:
                 self._layout(word, behind_call=fresh)
             else:
                 lx.mark()

@@ -78,6 +78,7 @@ WRAPPERS = (
     ("<|python_tag|>", ""),
     ("[TOOL_CALLS]", ""),
 )
+_AROUND_TAGS = ("<tool_call>", "<tool_calls>", "<function_calls>", "<minimax:tool_call>")
 _PYTHON = PythonCalls(foreign=True)
 STRAYS = (">", ",", ".", ":", ";")
 """One character before the object: what is left of an opener, or of a separator, that the model began with."""
@@ -128,7 +129,14 @@ def bare_list(*bodies: Body) -> Block:
 def anywhere_blocks() -> tuple[Block, ...]:
     """Read after prose too: a tag that names a declared tool is no accident."""
     lone = ((FUNCTION_TAGS, ("</tool_call>",)), (INVOKE_TAGS, ("</function_calls>", "</tool_calls>")))
-    return tuple(
-        Block(opener=tags.call_open, keep_opener=True, bodies=(tags,), closers=closers, rescued=True, hold=True)
-        for tags, closers in lone
+    return (
+        *(
+            Block(opener=tags.call_open, keep_opener=True, bodies=(tags,), closers=closers, rescued=True, hold=True)
+            for tags, closers in lone
+        ),
+        *(
+            Block(opener=opener, bodies=(FUNCTION_TAGS, INVOKE_TAGS), closers=(closer,), rescued=True, hold=True)
+            for opener, closer in WRAPPERS
+            if opener in _AROUND_TAGS
+        ),
     )

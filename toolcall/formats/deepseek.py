@@ -77,6 +77,8 @@ def _dsml(mark: str) -> tuple[Block, ...]:
     )
 
 
+_STRAY = tuple(f"</{mark}{word}>" for mark in _SPELLINGS[:2] for word in (*_WRAPPERS, "invoke", "parameter"))
+"""Closing tags of calls, which are no text where no call has begun."""
 _BLOCKS = tuple(block for mark in _SPELLINGS for block in _dsml(mark))
 
 
@@ -89,7 +91,7 @@ def _deepseek(name: str, alias: str, families: str, *, reasoning: str, signs: tu
         aliases=(alias,),
         families=families,
         blocks=tuple(sorted(blocks, key=lambda block: signs[0] not in block.opener)) if dsml else blocks,
-        hidden=(_BEGIN, _END, _CALL_END),
+        hidden=(_BEGIN, _END, _CALL_END, *_STRAY),
         end_tokens=_EOS,
         reasoning=reasoning,
         own_markers_special=not dsml,

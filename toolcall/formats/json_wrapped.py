@@ -60,13 +60,14 @@ GIGACHAT3 = Format(
     experimental=True,
 )
 
+_INVOKES = ("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>")
 INKLING = Format(
     name="inkling",
     families="Inkling",
     blocks=(
         Block(
             opener="<|message_model|>",
-            bodies=(NamedJson(name_ends=("<|content_invoke_tool_json|>",), closes=("<|end_message|>",), wrapped=True),),
+            bodies=(NamedJson(name_ends=_INVOKES, closes=("<|end_message|>",), wrapped=True),),
             single=True,
         ),
         Block(opener="<|content_invoke_tool_json|>", bodies=(_JSON,), closers=("<|end_message|>",)),
@@ -146,6 +147,7 @@ XLAM = Format(
     blocks=(
         Block(opener="<tool_call>", bodies=(_JSON,), closers=("</tool_call>",)),
         Block(opener="[TOOL_CALLS]", bodies=(_JSON,)),
+        Block(opener="```json\n[", bodies=(_JSON,), closers=("```",), strict=True, hold=True, only_declared=True),
     ),
     bare=(
         Block(opener="", bodies=(_JSON,), strict=True, triggers="[{"),

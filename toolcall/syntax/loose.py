@@ -32,8 +32,11 @@ _BARE_END = {False: re.compile(r"[,}\]]"), True: re.compile(r"[,}\])]")}
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _NAME = re.compile(r"[\w.:$ -]*")
 _BAD_KEY = re.compile(r"[{}\[\],]")
-_GOES_ON = re.compile(r"\s*+(?:[,}\])]|[\w$./@-]++\s*+[:=])")
-"""What stands behind a string: a comma, a bracket, or a key whose comma is missing."""
+_GOES_ON = {
+    parens: re.compile(rf"\s*+(?:[,}}\]{')' if parens else ''}]|[\w$./@-]++\s*+[:=])") for parens in (False, True)
+}
+"""What stands behind a string: a comma, a bracket, or a key whose comma is missing. By whether the arguments stand in
+parentheses."""
 _KEY_FOLLOWS = re.compile(r"\s*+(?:[}\])\"'`<]|[\w$./@-]++\s*+[:=])")
 """What stands behind a comma that ends a value without quotes."""
 _MAY_GO_ON = re.compile(r"\s*+[\w$./@-]*+\s*+")
@@ -169,10 +172,10 @@ class LooseCalls:
     def _read_value(self, lx: Lexer, put: Put, schema: SchemaNode, depth: int, *, parens: bool = False) -> Read[None]:
         char = yield from skip_space(lx)
         if (yield from at_marker(lx, self._quotes)) is not None:
-            yield from self._read_quoted(lx, put, schema, self._quotes)
+            yield from self._read_quoted(lx, put, schema, self._quotes, parens=parens)
         elif char == "`":
             lx.pos += 1
-            yield from self._read_quoted(lx, put, schema, _BACKTICK)
+            yield from self._read_quoted(lx, put, schema, _BACKTICK, parens=parens)
         elif char and char in "{[":
             if depth >= MAX_DEPTH:
                 raise NoCall
@@ -209,7 +212,8 @@ class LooseCalls:
             yield from self._read_value(lx, put, schema.child(key), depth if opening == "{" else -depth)
         put(close)
 
-    def _read_quoted(self, lx: Lexer, put: Put, schema: SchemaNode, marks: Markers) -> Read[None]:
+    def _read_quoted(self, lx: Lexer, put: Put, schema: SchemaNode, marks: Markers, *, parens: bool) -> Read[None]:
+        """A mark inside the string is a quote of it."""
         kind = self._typed(schema)
         raw: list[str] = []
         if kind is None:
@@ -219,9 +223,9 @@ class LooseCalls:
             if (word := (yield from until(lx, marks, take, keep=True))) is None:
                 raise NoCall
             lx.pos += marks.longest
-            if (yield from self._goes_on(lx, _GOES_ON)):
+            if (yield from self._goes_on(lx, _GOES_ON[parens])):
                 break
-            take(word)
+            take('"' if '"' in word else word)
         put('"' if kind is None else to_json("".join(raw), kind))
 
     def _goes_on(self, lx: Lexer, pattern: re.Pattern[str], behind: int = 0) -> Read[bool]:

@@ -18,8 +18,12 @@ _RECIPIENT = re.compile(r"to=\s*([^\s<]+)")
 _FUNCTIONS = "functions."
 """What is called there are the client's tools, elsewhere those of the model's own platform."""
 _NAMES = re.compile(r"[.:/]")
-_GLUED = re.compile(r"(?:json|code|commentary|analysis)$")
+_GLUED = re.compile(r"[._-]?(?:json|code|commentary|analysis)$")
 _FENCES = Markers(("```json", "```"))
+_INSIDE = ("<|channel|>", "<|constrain|>")
+_HEADER_WORDS = ("assistant", "analysis", "commentary", "final", "json", "code", "to=")
+_WORDS = re.compile(r"(?:(?:assistant|analysis|commentary|final|json|code|to=\s*[^\s<]++)\s*+)*+")
+_PART_OF_RECIPIENT = re.compile(r"to=\s*[^\s<]*+")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,23 @@ class MessageProtocol:
         word = yield from at_marker(lx, self._begin)
         if word is not None:
             lx.pos -= len(word)
-        return word is not None
+            return True
+        return (yield from self._in_header(lx))
+
+    def _in_header(self, lx: Lexer) -> Read[bool]:
+        """Whether the text goes on with a header that the prompt has begun: nothing but its words up to a mark."""
+        marks = (self.message, *_INSIDE)
+        while True:
+            head = lx.buf[lx.pos : lx.pos + MAX_HEADER]
+            rest = head[_WORDS.match(head).end() :]  # type: ignore[union-attr]
+            if rest.startswith(marks):
+                return True
+            possible = any(word.startswith(rest) for word in (*marks, *_HEADER_WORDS)) or _PART_OF_RECIPIENT.fullmatch(
+                rest
+            )
+            if not possible or len(head) == MAX_HEADER or lx.at_end():
+                return False
+            yield
 
     def read(self, lx: Lexer, out: Output, options: Options, settings: Settings) -> Read[None]:
         """Reads messages to the end of input, or until no more calls are wanted."""

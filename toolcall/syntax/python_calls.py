@@ -17,6 +17,7 @@ from toolcall.lexer import (
     Put,
     Read,
     at_marker,
+    at_words,
     begins_name,
     peek,
     second,
@@ -76,6 +77,8 @@ class PythonCalls:
         yield from read_keywords(lx, call)
         if options.rescued and not (yield from _ends_here(lx)):
             raise NoCall
+        if self.in_list and (yield from skip_space(lx)) == "]" and (yield from at_words(lx, ("](",))):
+            raise NoCall  # the text of a link
         call.end()
 
     def skip(self, lx: Lexer, out: Output) -> Read[None]:
@@ -126,7 +129,7 @@ def read_keywords(lx: Lexer, call: CallWriter) -> Read[None]:
         first = False
     lx.pos += 1
     call.put("{}" if first else "}")
-    call.commit()
+    call.written = True
 
 
 def _read_unpacked(lx: Lexer, call: CallWriter) -> Read[None]:

@@ -33,7 +33,7 @@ from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import ARGUMENT_KEYS, read_arguments
 from toolcall.syntax.nested import nested_json
 from toolcall.syntax.python_calls import read_keywords
-from toolcall.syntax.tagged_values import TaggedValue, may_end
+from toolcall.syntax.tagged_values import TaggedValue, may_end, misspelt
 from toolcall.syntax.tags import Tags
 
 
@@ -72,6 +72,10 @@ class TaggedCalls(Tags):
             word = yield from at_marker(lx, self.members)
             if word == self.call_close or word in self.call_closes:
                 lx.pos -= len(word) if self.shared_close else 0
+                break
+            if word is not None and word == self.call_stem:
+                size = yield from misspelt(lx, 0)
+                lx.pos += size
                 break
             if word is None:
                 if self.object_body and char in "{(" and not seen:
@@ -159,7 +163,7 @@ class TaggedCalls(Tags):
 
     def _read_param(self, lx: Lexer, call: CallWriter, tool: Tool, seen: list[str], header: str = "") -> Read[bool]:
         """Returns whether the arguments are whole: they were the one parameter's value."""
-        header, whole = (header, True) if header else (yield from self._read_key(lx))
+        header, whole = (header, True) if header else (yield from self._read_key(lx, tool))
         if self.close_by_key and header.startswith("/") and not tool.has(header):
             return False  # a second closing tag
         closed = self.key_end == ">" and header.endswith("/") and not tool.has(header)
@@ -218,8 +222,9 @@ class TaggedCalls(Tags):
         call.put(nested_json(text, self.nested, tool.schema_of(key)))
         call.commit()
 
-    def _read_key(self, lx: Lexer) -> Read[tuple[str, bool]]:
-        """The key and its attributes, and whether their end is there. The marks around it may stand there twice."""
+    def _read_key(self, lx: Lexer, tool: Tool) -> Read[tuple[str, bool]]:
+        """The key and its attributes, and whether their end is there. The marks around it may stand there twice; in
+        ``<parameter=KEY=VALUE</parameter>`` a second ``=`` is its end."""
         parts: list[str] = []
         while True:
             word = yield from until(lx, self.key_ends, parts.append, limit=MAX_HEADER)
@@ -228,9 +233,14 @@ class TaggedCalls(Tags):
             if word == self.key_end or "".join(parts).strip():
                 break
             lx.pos += len(word)
+        header = "".join(parts)
+        key, _, value = header.partition("=")
+        glued = bool(value.strip()) and self.param_open.endswith("=") and not tool.has(header.strip())
+        if glued and tool.has(key.strip()):
+            lx.go_back(lx.consumed - len(value))
+            return key.strip(), True
         if word == self.key_end:
             lx.pos += len(word)
-        header = "".join(parts)
         while self.value_open and header.startswith(self.param_open):
             header = header[len(self.param_open) :]
         return header.rstrip(), word == self.key_end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,9 @@ from toolcall.syntax.xml_text import CDATA_CLOSE, IN_CDATA, begins_cdata, behind
 
 _LAYOUT = Markers(NEWLINES)
 _XML = ("&", CDATA_OPEN, CDATA_CLOSE)
+_TAIL = re.compile(r"[^<>\n]*+>?")
+_MAX_TAIL = 64
+"""What may stand in a misspelt tag behind its name."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,13 @@ class TaggedValue:
                     self._flush()
                     break
                 self._hold()
+                self._take_mark(lx, word)
+            elif tags.value_stem and word.endswith(tags.value_stem):
+                size = yield from misspelt(lx, len(word))
+                if size and (yield from self._closes_here(lx, size, twice=False)):
+                    lx.pos += size
+                    self._flush()
+                    break
                 self._take_mark(lx, word)
             elif word not in (tags.reopens, tags.inner_open, *tags.block_openers) and (
                 yield from self._ends_here(lx, word, empty=first and lx.consumed == start)
@@ -280,6 +291,19 @@ class TaggedValue:
             if len(rest) == MAX_HEADER or not any(w.startswith(after) for w in words) or lx.at_end():
                 return False
             yield
+
+
+def misspelt(lx: Lexer, size: int) -> Read[int]:
+    """How long the tag is that stands here, of which so many characters are known; 0 where it has no end."""
+    while True:
+        rest = lx.buf[lx.pos + size : lx.pos + size + _MAX_TAIL]
+        found = _TAIL.match(rest)
+        assert found is not None
+        if found.end() < len(rest) or found.group().endswith(">"):
+            return size + found.end()
+        if len(rest) == _MAX_TAIL or lx.at_end():
+            return 0 if len(rest) == _MAX_TAIL else size + len(rest)
+        yield
 
 
 def may_end(lx: Lexer, tags: Tags, *, seen: bool, tool: Tool) -> Read[bool]:

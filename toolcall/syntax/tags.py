@@ -70,7 +70,7 @@ class Tags:
 
     @cached_property
     def members(self) -> Markers:
-        return Markers((self.call_close, *self.call_closes, self.param_open, *self.param_opens))
+        return Markers((self.call_close, *self.call_closes, self.call_stem, self.param_open, *self.param_opens))
 
     @cached_property
     def key_ends(self) -> Markers:
@@ -115,10 +115,24 @@ class Tags:
         return Markers((self.name_end, self.param_open, self.call_close))
 
     @cached_property
+    def value_stem(self) -> str:
+        """What a closing tag of a value begins with that is misspelt: ``</parameter=k>``, ``</parameter/>``."""
+        return self._stem(self.value_close)
+
+    @cached_property
+    def call_stem(self) -> str:
+        """The same of a call's."""
+        return "" if self.shared_close else self._stem(self.call_close)
+
+    def _stem(self, close: str) -> str:
+        plain = close.startswith("</") and close.endswith(">") and not self.close_by_key
+        return close.removesuffix(">") if plain else ""
+
+    @cached_property
     def followers(self) -> tuple[str, ...]:
         """What may stand behind a value."""
         mark = (self.nested,) if self.close_by_key else ()
-        return (self.param_open, self.call_close, *self.call_closes, *self.next_open, *mark)
+        return (self.param_open, self.call_stem or self.call_close, *self.call_closes, *self.next_open, *mark)
 
     @cached_property
     def closing(self) -> tuple[str, ...]:
@@ -139,9 +153,10 @@ class Tags:
     def ends_with(self, closes: tuple[str, ...]) -> Mapping[str, Markers]:
         loose = (*self._loose, *("\n" + word for word in self._loose))
         inner = (self.reopens, self.inner_open, *(self.block_openers if self.loose_close else ()))
-        words = (*closes, *loose, *inner, *(("&", CDATA_OPEN) if self.xml else ()))
+        words = (*closes, self.value_stem, *loose, *inner, *(("&", CDATA_OPEN) if self.xml else ()))
+        led = (*closes, *(word for word in (self.value_stem,) if word), *self._loose)
         return {
-            line: Markers((*words, *(line + word for word in (*closes, *self._loose))), ESCAPED)
+            line: Markers((*words, *(line + word for word in led)), ESCAPED)
             for line in (NEWLINES if self.trim_newlines else ("",))
         }
 
