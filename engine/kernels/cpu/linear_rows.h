@@ -31,10 +31,7 @@ CG_INLINE f16v to_float(i16v x) { return __builtin_convertvector(x, f16v); }
 
 // Nearest bfloat16, ties to even; NaN stays NaN.
 CG_INLINE void store_bf16(uint16_t* p, f16v v) {
-    typedef uint16_t h16 __attribute__((vector_size(32)));
-    u16v bits = round_bf16(v);
-    bits = v != v ? splat_bits(0x7fc00000u) : bits;
-    store(p, __builtin_convertvector(bits >> 16, h16));
+    store(p, __builtin_convertvector(round_bf16(v) >> 16, h16v));
 }
 
 // Outputs are written down a column of rows, a cache line here and there: ask for the lines this many rows ahead.

@@ -144,10 +144,11 @@ CG_INLINE f16v exp2_16(f16v x) {
 #endif
 }
 
-// Bits of the nearest bfloat16 (ties to even), still in the high half.
+// Bits of the nearest bfloat16 (ties to even), still in the high half. A NaN stays one: rounded, the bits of some would
+// run over into those of a number.
 CG_INLINE u16v round_bf16(f16v x) {
     const u16v bits = (u16v)x;
-    return (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+    return (x == x ? bits + 0x7fffu + ((bits >> 16) & 1u) : bits | 0x400000u) & 0xffff0000u;
 }
 
 // The nearest bfloat16 of sixteen finite floats; the machine's own instruction takes denormals for zero.
@@ -163,7 +164,7 @@ CG_INLINE void put_bf16(uint16_t* out, f16v x) {
 CG_INLINE uint16_t to_bf16(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, 4);
-    return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    return uint16_t((x == x ? bits + 0x7fffu + ((bits >> 16) & 1u) : bits | 0x400000u) >> 16);
 }
 
 CG_INLINE uint32_t float_bits(float x) {

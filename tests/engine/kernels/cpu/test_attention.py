@@ -11,7 +11,7 @@ from tests.engine.kernels.cpu.decoder import AttentionModel, make_batch, referen
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "int8": 8e-2}
 KV = ("float32", "bfloat16", "int8")
-PAYLOAD_NAN = np.uint32(0x7FC00001).view(np.float32)
+PAYLOAD_NANS = np.array([0x7FC00001, 0x7FFFFFFF, 0xFFFF8000, 0x7FBFFFFF], np.uint32).view(np.float32)
 """As computing makes it, a NaN has only its first mantissa bit; others may come out of a file."""
 
 
@@ -115,7 +115,7 @@ def test_stale_values_in_a_page_do_not_reach_its_next_owner():
 
 @pytest.mark.parametrize("kv", KV)
 @pytest.mark.parametrize(
-    ("part", "bad"), [("key", np.nan), ("key", PAYLOAD_NAN), ("all", np.nan), ("all", np.inf)], ids=str
+    ("part", "bad"), [("key", np.nan), *(("key", x) for x in PAYLOAD_NANS), ("all", np.nan), ("all", np.inf)]
 )
 def test_a_key_that_is_not_finite_shows_in_all_that_see_it(kv, bad, part):
     """Values are made finite when they are written, keys tell: a block that holds one must not be left out."""
@@ -135,6 +135,22 @@ def test_a_key_that_is_not_finite_shows_in_all_that_see_it(kv, bad, part):
             assert not np.isfinite(out[place:, first_group]).any()
             last = model.run([(tokens - 1, 1)], [pages], qkv[-1:])
             assert not np.isfinite(last[:, first_group]).any()
+
+
+@pytest.mark.parametrize("kv", KV)
+@pytest.mark.parametrize("bad", [np.nan, *PAYLOAD_NANS, np.inf])
+def test_a_query_that_is_not_finite_shows_in_its_own_head_and_nowhere_else(kv, bad):
+    rng = np.random.default_rng(8)
+    tokens, heads, dim = 40, 2, 64
+    for isa in isa_levels():
+        with AttentionModel(heads, 1, dim, kv=kv, isa=isa) as model:
+            qkv = model.random(rng, tokens)
+            clean = model.run([(0, tokens)], [[0, 1, 2]], qkv)
+            qkv[20, dim + 3] = bad
+            out = model.run([(0, tokens)], [[0, 1, 2]], qkv)
+            assert not np.isfinite(out[20, dim:]).any()
+            out[20, dim:] = clean[20, dim:]
+            assert np.array_equal(out, clean)
 
 
 def test_copy_page_copies_every_layer():
