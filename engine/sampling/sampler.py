@@ -191,8 +191,12 @@ class Sampler:
             prepared, state.prepared = state.prepared, False
             mask = self._mask(grammar) if isinstance(prepared, bool) else prepared
             if mask is not None:
-                allowed = np.unpackbits(mask.view(np.uint8), bitorder="little", count=len(row))
-                np.copyto(row, np.float32(-np.inf), where=allowed == 0)
+                barred = np.unpackbits(mask.view(np.uint8), bitorder="little", count=len(row)) == 0
+                row[barred] = -np.inf
+                if num_output < state.min_tokens and row.max() == -np.inf:  # nothing is left to write but the end
+                    np.copyto(row, logits)
+                    state.modify(row, state.min_tokens)
+                    row[barred] = -np.inf
         if state.greedy:
             return _finite_argmax(row, None, masked=grammar is not None)
         if not np.isfinite(row.max()):

@@ -163,6 +163,16 @@ def test_grammar_mask_holds_for_greedy_and_sampled_rows():
     )
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_grammar_at_its_end_outranks_min_tokens(temperature):
+    """Where it leaves more than the end, the end waits; where it leaves nothing else, waiting would be an error."""
+    logits = logits_for(1)
+    logits[0, EOS] = 50.0
+    for allowed, token in (((EOS,), EOS), ((EOS, 7), 7)):
+        asked = request(temperature=temperature, grammar=Allow(*allowed), min_tokens=20, logit_bias={7: 1.0})
+        assert sample_one(asked, logits).token_ids == (token,)
+
+
 def test_a_grammar_that_allows_nothing_is_that_rows_error():
     outs = Sampler(V).sample(
         logits_for(2), batch_of(request(temperature=1.0, grammar=Allow()), request(temperature=0.0))
