@@ -1,7 +1,8 @@
 """Admission of JSON Schemas from clients: sizes, references and the meta-schema, before any compiler sees them.
 
 Limits come first and walk without recursion. ``$ref`` may only point into the same document (``#`` or ``#/...``)
-and must resolve; nothing is ever fetched. Patterns are bounded in length and nesting and must compile.
+and must resolve; nothing is ever fetched. Patterns are bounded in length and nesting and must compile. A schema that
+names no draft may be of an older one: OpenAPI 3.0 writes ``exclusiveMinimum: true``, draft 7 a list of ``items``.
 Full compilation to a grammar happens later, in the engine's killable check process.
 """
 
@@ -9,16 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote
 
 import jsonschema_rs
 import orjson
 
 from server import limits
 from server.errors import BadRequest
+from toolcall.schema_references import follow
+from toolcall.schema_values import ecma
 
 _DRAFTS = re.compile(r"https?://json-schema\.org/(draft-0[467]|draft/2019-09|draft/2020-12)/schema#?")
+_OLDER_DRAFTS = ("http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-04/schema#")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples", "example"})
 """Keywords whose values are data, not schemas."""
@@ -69,11 +74,16 @@ def walk(schema: Any) -> Iterator[tuple[str, dict[str, Any], int]]:
                 for key, value in node.items():
                     if isinstance(value, (dict, list)) and not (is_schema and key in _DATA_KEYWORDS):
                         named = not (is_schema and key in _NAME_MAPS)
-                        following.append((f"{pointer}/{key}", value, named))
+                        following.append((f"{pointer}/{escaped(key)}", value, named))
             elif isinstance(node, list):
                 following += [(f"{pointer}/{i}", item, is_schema) for i, item in enumerate(node)]
         level = following
         depth += 1
+
+
+def escaped(key: Any) -> str:
+    """A key as it stands in a JSON pointer."""
+    return str(key).replace("~", "~0").replace("/", "~1")
 
 
 def _check_walk(schema: dict[str, Any], meta: bool) -> None:
@@ -101,21 +111,8 @@ def _check_references(root: dict[str, Any], pointer: str, node: Mapping[str, Any
             continue
         if not isinstance(target, str) or not (target == "#" or target.startswith("#/")):
             raise SchemaError(f"{keyword} may only point into the same schema ('#/...')", pointer)
-        if not _resolves(root, target[1:]):
+        if not isinstance(follow(target, root), dict | bool):
             raise SchemaError(f"{keyword} points to nothing", pointer)
-
-
-def _resolves(root: Any, pointer: str) -> bool:
-    node = root
-    for raw in pointer.split("/")[1:]:
-        key = unquote(raw).replace("~1", "/").replace("~0", "~")
-        if isinstance(node, dict) and key in node:
-            node = node[key]
-        elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-            node = node[int(key)]
-        else:
-            return False
-    return isinstance(node, (dict, bool))
 
 
 def _check_pattern(pattern: Any, pointer: str) -> None:
@@ -152,9 +149,9 @@ def _check_meta(schema: dict[str, Any]) -> None:
     if declared is not None and not (isinstance(declared, str) and _DRAFTS.fullmatch(declared)):
         local.pop("$schema")
     try:
-        jsonschema_rs.meta.validate(local)
+        _of_its_draft(local)
         jsonschema_rs.validator_for(
-            local,
+            _readable(local),
             offline=True,
             pattern_options=jsonschema_rs.FancyRegexOptions(size_limit=1 << 22, dfa_size_limit=1 << 22),
         )
@@ -163,6 +160,33 @@ def _check_meta(schema: dict[str, Any]) -> None:
         raise SchemaError(_first_line(exc), pointer) from None
     except (jsonschema_rs.ReferencingError, ValueError) as exc:
         raise SchemaError(_first_line(exc)) from None
+
+
+def _of_its_draft(schema: dict[str, Any]) -> None:
+    """Check the meta-schema; a schema that names none gets the first that it is valid under."""
+    try:
+        jsonschema_rs.meta.validate(schema)
+    except jsonschema_rs.ValidationError:
+        if "$schema" in schema:
+            raise
+        for draft in _OLDER_DRAFTS:
+            if jsonschema_rs.meta.is_valid({"$schema": draft, **schema}):
+                schema["$schema"] = draft
+                return
+        raise
+
+
+def _readable(schema: Any) -> dict[str, Any]:
+    """A copy in which references are percent-encoded and patterns are in Rust's words, as the validator reads them."""
+    copy = deepcopy(schema)
+    for _, node, _ in walk(copy):
+        for keyword in _REFERENCES:
+            if isinstance(target := node.get(keyword), str):
+                node[keyword] = quote(target, safe="#/%~!$&'()*+,;=:@?")
+        if isinstance(pattern := node.get("pattern"), str):
+            node["pattern"] = ecma(pattern)
+    found: dict[str, Any] = copy
+    return found
 
 
 def _first_line(exc: Exception) -> str:

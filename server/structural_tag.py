@@ -19,6 +19,7 @@ from server.constraints import OutputShape
 from server.errors import BadRequest
 from server.schema_check import check_schema
 from toolcall.constraint_arguments import Rules, json_rule, lark_text
+from toolcall.schema_narrowing import narrowed
 
 
 def parse_structural_tag(value: Mapping[str, Any], param: str) -> OutputShape:
@@ -59,7 +60,7 @@ def _structure(rules: Rules, structure: Any, triggers: list[str], param: str) ->
         raise _invalid(f"{param}.begin", "it starts with none of the triggers")
     schema = structure.get("schema")
     check_schema({} if schema is None else schema, f"{param}.schema")
-    parts = [lark_text(begin, flexible=False), json_rule(rules, schema or {}, flexible=True)]
+    parts = [lark_text(begin, flexible=False), json_rule(rules, narrowed(schema or {}), flexible=True)]
     return rules.add("structure", " ".join([*parts, *([lark_text(end, flexible=False)] if end else [])]))
 
 

@@ -11,9 +11,6 @@ Schema = Mapping[str, Any]
 
 _FIXED = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 _FLEXIBLE = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}"}
-_COMPOSING = frozenset(
-    ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "patternProperties", "unevaluatedProperties", "dependentSchemas")
-)
 _JSON_MARKS = re.compile(r"(\s+|[{}:,])")
 _LINE_BREAKS = re.compile(r"((?<![^\S\n])[^\S\n]*+\n\s*+)")
 _WRITTEN = re.compile(r"\\?\n|\\.|/")
@@ -45,11 +42,15 @@ class Rules:
         """A number for this key, the same each time."""
         return self._numbers.setdefault(key, len(self._numbers))
 
+    def numbered(self, stem: str, body: str) -> str:
+        """The name of a terminal with this body."""
+        name = f"{stem}_{self.number(stem, body)}"
+        self.terminal(name, body)
+        return name
+
     def joined(self, *parts: str) -> str:
         """A terminal that is these, one after another."""
-        name = f"JOINED_{self.number(parts)}"
-        self.terminal(name, " ".join(parts))
-        return name
+        return self.numbered("JOINED", " ".join(parts))
 
     def text(self, start: str) -> str:
         """The whole grammar."""
@@ -94,29 +95,6 @@ def lark_literal(text: str) -> str:
 def lark_regex(pattern: str) -> str:
     """A Lark regex literal: slashes and line ends escaped, nothing else touched."""
     return "/" + _WRITTEN.sub(lambda found: _ESCAPED.get(found[0], found[0]), pattern) + "/"
-
-
-def close_objects(schema: Schema) -> Schema:
-    """The schema with objects that list properties closed to others, which only narrows what it allows. One that
-    requires a property it does not list stays open."""
-    closed = {key: _closed_value(key, value) for key, value in schema.items()}
-    if "properties" in closed and "additionalProperties" not in closed and not _COMPOSING & closed.keys():
-        listed, required = closed["properties"], closed.get("required")
-        if (
-            not isinstance(listed, Mapping)
-            or not isinstance(required, list)
-            or all(isinstance(name, str) and name in listed for name in required)
-        ):
-            closed["additionalProperties"] = False
-    return closed
-
-
-def _closed_value(key: str, value: Any) -> Any:
-    if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
-        return {name: close_objects(sub) if isinstance(sub, Mapping) else sub for name, sub in value.items()}
-    if key == "items" and isinstance(value, Mapping):
-        return close_objects(value)
-    return value
 
 
 def json_rule(rules: Rules, schema: Schema, *, flexible: bool, lenient: bool = False) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from toolcall.constraint_arguments import Rules, Schema, json_rule, lark_literal, lark_regex
-from toolcall.constraint_formats import RAW_FORMATS
+from toolcall.constraint_arguments import Rules, Schema, json_rule, lark_literal
+from toolcall.constraint_raw import inner_anchor, raw_value, writable
 from toolcall.constraint_styles import TaggedArguments
+from toolcall.schema_merging import combined
+from toolcall.schema_references import follow
+from toolcall.schema_values import literals
 
 _WHOLE_OBJECT = frozenset(
     ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "patternProperties", "propertyNames", "minProperties",
@@ -27,6 +29,7 @@ _PLAIN_TYPES = {"integer", "number", "boolean", "null"}
 """Types whose JSON holds no marks."""
 _ROOT = "whole-schema"
 _MAX_BRANCHES = 64
+_MAX_VARIANTS = 32
 MAX_GRAMMAR_BYTES = 1_000_000
 """As engine.grammar.source has it."""
 
@@ -35,8 +38,14 @@ def tagged_rule(rules: Rules, style: TaggedArguments, schema: Schema, *, lenient
     """A rule for one element per parameter, in the schema's order, required ones mandatory; "" for none."""
     asked, schema = schema, _resolve(schema)
     properties = _properties(schema)
-    if style.unpacking and (_object_gap(schema, properties) or not all(map(str.isidentifier, properties))):
+    if style.unpacking and (_object_gaps(schema, properties) or not all(map(str.isidentifier, properties))):
         return f"{lark_literal(style.unpacking)} {json_rule(rules, asked, flexible=False, lenient=lenient)}"
+    variants = _variants(schema)
+    if len(variants) > 1:
+        bodies = [tagged_rule(rules, style, variant, lenient=lenient) for variant in variants]
+        return rules.add("variants", " | ".join(dict.fromkeys(body or '""' for body in bodies)))
+    (schema,) = variants
+    properties = _properties(schema)
     if not properties:
         others = schema.get("additionalProperties", True)
         return _free_parameters(rules, style, others, schema, lenient) if others is not False else ""
@@ -46,51 +55,86 @@ def tagged_rule(rules: Rules, style: TaggedArguments, schema: Schema, *, lenient
     return _sequence(rules, elements, [name in required for name in properties], style.between)
 
 
-def tagged_gap(style: TaggedArguments, schema: Schema) -> str | None:
-    """The pointer of a keyword or key that parameters written one by one cannot obey, though JSON could; None where
-    there is none."""
+def tagged_gaps(style: TaggedArguments, schema: Schema) -> Iterator[str]:
+    """The pointers of keywords and keys that parameters written one by one cannot obey, though JSON could."""
     if style.unpacking:
-        return None
-    schema = _resolve(schema)
+        return
+    variants = _variants(_resolve(schema))
+    found = (gap for variant in variants for gap in _gaps(style, variant))
+    yield from dict.fromkeys(found)
+
+
+def _gaps(style: TaggedArguments, schema: Schema) -> Iterator[str]:
     properties = _properties(schema)
-    if (gap := _object_gap(schema, properties)) is not None:
-        return f"/{gap}"
+    for gap in _object_gaps(schema, properties):
+        yield f"/{gap}"
     whole = _Whole(schema)
     for name, sub in properties.items():
         place = f"/properties/{name.replace('~', '~0').replace('/', '~1')}"
         if not style.spells(name):
-            return place
-        for branch in () if style.quoted else _branches(whole.part(sub)):
-            if (gap := _raw_gap(style, branch)) is not None:
-                return f"{place}/{gap}"
-    return None
+            yield place
+        elif not style.quoted:
+            gaps = (_raw_gap(style, branch) for branch in _branches(whole.part(sub)))
+            yield from (f"{place}/{gap}" for gap in dict.fromkeys(filter(None, gaps)))
 
 
-def _object_gap(schema: Schema, properties: Schema) -> str | None:
-    """A keyword about the object as a whole that its parameters, one by one, know nothing of."""
+def _variants(schema: Schema) -> list[Schema]:
+    """Objects without an ``anyOf`` beside their properties, one of which the arguments are, and where one property at
+    least is asked for, one for each that may be the first. Just the schema where there are too many, or where a
+    property is a string in one of them and not in another: its text would not say which."""
+    branches = schema.get("anyOf")
+    if not isinstance(branches, list):
+        return _of_properties(schema)
+    definitions = _definitions(schema)
+    rest = {key: value for key, value in schema.items() if key != "anyOf" and key not in definitions}
+    found: list[Schema] = []
+    for branch in branches:
+        whole = _resolve({**definitions, **branch}) if isinstance(branch, Mapping) else None
+        together = None if whole is None else combined(rest, {k: v for k, v in whole.items() if k not in definitions})
+        if together is None or len(found) > _MAX_VARIANTS:
+            return [schema]
+        found += _of_properties({**together, **definitions})
+    raw: dict[str, bool] = {}
+    for variant in found:
+        for name, sub in _properties(variant).items():
+            is_raw = _is_raw(_types(_Whole(variant).part(sub)))
+            if raw.setdefault(name, is_raw) != is_raw:
+                return [schema]
+    return found
+
+
+def _of_properties(schema: Schema) -> list[Schema]:
+    least, required = schema.get("minProperties", 0), list(schema.get("required") or ())
+    properties = _properties(schema)
+    optional = [name for name in properties if name not in required]
+    if least != len(required) + 1 or not optional or len(optional) > _MAX_VARIANTS:
+        return [schema]
+    rest = {key: value for key, value in schema.items() if key != "minProperties"}
+    return [
+        {
+            **rest,
+            "properties": {name: sub for name, sub in properties.items() if name not in optional[:index]},
+            "required": [*required, name],
+        }
+        for index, name in enumerate(optional)
+    ]
+
+
+def _object_gaps(schema: Schema, properties: Schema) -> list[str]:
+    """Keywords about the object as a whole that its parameters, one by one, know nothing of."""
     most = len(properties) or math.inf
     obeyed = {"minProperties": len(schema.get("required") or ()) >= schema.get("minProperties", 0)}
     obeyed["maxProperties"] = schema.get("maxProperties", math.inf) >= most
-    return next((key for key in schema if key in _WHOLE_OBJECT and not obeyed.get(key)), None)
+    return [key for key in schema if key in _WHOLE_OBJECT and not obeyed.get(key)]
 
 
 def _raw_gap(style: TaggedArguments, schema: Schema) -> str | None:
     if not _is_raw(_types(schema)):
         return None
-    if (literals := _literals(schema)) and not style.section and not _writable(style, literals):
+    if (listed := literals(schema)) and not style.section and not writable(style, listed):
         return "const" if "const" in schema else "enum"
     found = next((key for key in schema if key in _RAW_GAPS), None)
-    return found or ("pattern" if _inner_anchor(schema.get("pattern")) else None)
-
-
-def _inner_anchor(pattern: Any) -> bool:
-    """Whether an anchor stands elsewhere than at the ends: a raw value's pattern is matched as a whole."""
-    if not isinstance(pattern, str):
-        return False
-    return (
-        re.search(r"[$^]", re.sub(r"\\.|\[\^?\]?[^\]]*\]", "x", _whole_pattern(pattern)[1], flags=re.DOTALL))
-        is not None
-    )
+    return found or ("pattern" if inner_anchor(schema.get("pattern")) else None)
 
 
 def _properties(schema: Schema) -> dict[str, Any]:
@@ -188,19 +232,12 @@ def _resolve(schema: Schema) -> Schema:
     definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     for _ in range(16):
         reference = schema.get("$ref")
-        target = _target(schema, reference) if isinstance(reference, str) else None
-        if target is None:
+        target = follow(reference, schema) if isinstance(reference, str) else None
+        if not isinstance(target, Mapping) or target is schema:
             break
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         schema = {**target, **beside, **definitions}
     return schema
-
-
-def _target(schema: Schema, reference: str) -> Schema | None:
-    node: Any = schema
-    for part in reference.removeprefix("#").split("/")[1:]:
-        node = node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
-    return node if isinstance(node, Mapping) and node is not schema else None
 
 
 def _branches(schema: Schema) -> list[Schema]:
@@ -213,7 +250,7 @@ def _branches(schema: Schema) -> list[Schema]:
             break
         part = _resolve(todo.pop())
         key = next((key for key in ("anyOf", "oneOf") if part.get(key)), None)
-        if key is None or _literals(part):
+        if key is None or literals(part):
             found += _by_type(part)
             continue
         beside = {name: value for name, value in part.items() if name != key}
@@ -228,7 +265,7 @@ def _branches(schema: Schema) -> list[Schema]:
 def _by_type(schema: Schema) -> list[Schema]:
     """A string and something else: two alternatives, if not every string is allowed."""
     types = schema.get("type")
-    if not isinstance(types, list) or "string" not in types or len(types) < 2 or _literals(schema):
+    if not isinstance(types, list) or "string" not in types or len(types) < 2 or literals(schema):
         return [schema]
     string = {**schema, "type": "string"}
     return [string] if _is_free_string(string) else [string, {**schema, "type": [t for t in types if t != "string"]}]
@@ -243,7 +280,7 @@ def _is_raw(types: set[str]) -> bool:
 
 
 def _is_free_string(schema: Schema) -> bool:
-    return _is_raw(_types(schema)) and not _literals(schema) and not _RAW_KEYWORDS & schema.keys()
+    return _is_raw(_types(schema)) and not literals(schema) and not _RAW_KEYWORDS & schema.keys()
 
 
 def _types(schema: Schema) -> set[str]:
@@ -258,16 +295,10 @@ def _types(schema: Schema) -> set[str]:
         types = part.get("type")
         own = {types} if isinstance(types, str) else set(types or ())
         found |= own or {name for key, name in _IMPLIED.items() if key in part}
-        found |= {"string" if isinstance(value, str) else "other" for value in _literals(part)}
+        found |= {"string" if isinstance(value, str) else "other" for value in literals(part)}
         for key in ("anyOf", "oneOf", "allOf"):
             todo += [{**_definitions(part), **one} for one in part.get(key) or () if isinstance(one, Mapping)]
     return found | {"string"} if todo else found
-
-
-def _literals(schema: Schema) -> list[Any]:
-    if "const" in schema:
-        return [schema["const"]]
-    return list(schema.get("enum") or ())
 
 
 def _parameter(rules: Rules, style: TaggedArguments, name: str | None, schema: Schema, lenient: bool) -> str:
@@ -276,7 +307,7 @@ def _parameter(rules: Rules, style: TaggedArguments, name: str | None, schema: S
     if not style.says_type and any(
         _is_raw(_types(branch)) for branch in branches
     ):  # what may be a string is read as one, if it is not another than those that are listed
-        listed = all(_literals(branch) for branch in branches if _is_raw(_types(branch)))
+        listed = all(literals(branch) for branch in branches if _is_raw(_types(branch)))
         branches = [b for b in branches if listed or _is_raw(_types(b)) or _types(b) == {"null"}]
     bodies = [_written(rules, style, name, branch, lenient) for branch in branches]
     return rules.add("parameter", " | ".join(dict.fromkeys(bodies)))
@@ -308,11 +339,11 @@ def _written(rules: Rules, style: TaggedArguments, name: str | None, schema: Sch
 
 
 def _raw_or_section(rules: Rules, schema: Schema, style: TaggedArguments, tail: str) -> str:
-    plain = _raw(rules, schema, style, tail)
+    plain = raw_value(rules, schema, style, tail)
     if style.section is None:
         return plain
     opening, closing = style.section
-    section = f"{lark_literal(opening)} {_raw(rules, schema, style.in_section, closing + tail)}"
+    section = f"{lark_literal(opening)} {raw_value(rules, schema, style.in_section, closing + tail)}"
     return f"({plain} | {section})" if plain else section
 
 
@@ -323,48 +354,3 @@ def _fill(template: str, string: str, json_type: str) -> str:
 def _attribute(types: set[str]) -> str:
     named = [name for name in ("integer", "number", "boolean", "object", "array", "null") if name in types]
     return "number" if named[:1] == ["integer"] else (named or ["object"])[0]
-
-
-def _raw(rules: Rules, schema: Schema, style: TaggedArguments, tail: str) -> str:
-    """A raw string value with the text that ends it, which the value itself cannot hold."""
-    literals = _literals(schema)
-    closing = lark_literal(style.quote + tail)
-    if literals:
-        options = " | ".join(map(lark_literal, _writable(style, literals)))
-        return f"({options}) {closing}" if options else ""
-    forbidden = "|".join(map(re.escape, style.forbidden))
-    if style.again is not None:
-        closing_mark, opening_mark = map(re.escape, style.again)
-        forbidden += rf"|{closing_mark}\s*{opening_mark}"
-    patterns = _raw_patterns(schema)
-    name = f"RAW_{rules.number(forbidden, patterns)}"
-    allowed = " & ".join(lark_regex(pattern) for pattern in patterns)
-    rules.terminal(name, f"{allowed} & ~{lark_regex(f'(?s:.*)({forbidden})(?s:.*)')}")
-    return rules.add(f"raw[suffix={closing}]", name)
-
-
-def _writable(style: TaggedArguments, literals: Sequence[Any]) -> list[str]:
-    """The strings among them that hold no mark."""
-    return [item for item in literals if isinstance(item, str) and not any(mark in item for mark in style.forbidden)]
-
-
-def _raw_patterns(schema: Schema) -> tuple[str, ...]:
-    """Regexes that a raw value matches as a whole, all of them."""
-    patterns = []
-    pattern = schema.get("pattern")
-    if isinstance(pattern, str) and not _inner_anchor(pattern):
-        head, body, tail = _whole_pattern(pattern)
-        patterns.append(f"{head}(?:{body}){tail}")
-    if schema.get("format") in RAW_FORMATS:
-        patterns.append(RAW_FORMATS[schema["format"]])
-    low, high = schema.get("minLength", 0), schema.get("maxLength")
-    if high is not None or low or not patterns:
-        patterns.append("(?s:.*)" if high is None and not low else f"(?s:.{{{low},{'' if high is None else high}}})")
-    return tuple(patterns)
-
-
-def _whole_pattern(pattern: str) -> tuple[str, str, str]:
-    """(before, pattern, after) of a regex that may match anywhere, for one that must match the whole."""
-    ends = re.search(r"(?<!\\)(?:\\\\)*\$\Z", pattern) is not None
-    body = (pattern[:-1] if ends else pattern).removeprefix("^")
-    return "" if pattern.startswith("^") else "(?s:.*)", body, "" if ends else "(?s:.*)"

@@ -11,19 +11,20 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from engine.messages import GrammarSpec
 from toolcall.constraint_arguments import (
     Rules,
-    close_objects,
     json_rule,
     lark_json,
     lark_regex,
     lark_text,
 )
 from toolcall.constraint_styles import FALLBACK, STRAY, STYLES, CallStyle
-from toolcall.constraint_tagged import tagged_gap, tagged_rule
+from toolcall.constraint_tagged import tagged_gaps, tagged_rule
+from toolcall.schema_narrowing import narrowed
 
 Schema = Mapping[str, Any]
 Policy = Literal["on", "strict-only", "off"]
@@ -35,7 +36,7 @@ GENERIC_TRIGGERS = ("", "[")
 """Triggers that ordinary text writes too: with them a call opens only at a declared tool's name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConstrainedTool:
     """A declared tool. relaxed: its schema cannot be compiled as it is, unknown keywords are ignored.
     free: its schema cannot be used at all, the arguments are any JSON object."""
@@ -48,9 +49,13 @@ class ConstrainedTool:
 
     def schema(self) -> Schema:
         """The schema that the grammar enforces; a subset of what the client's allows."""
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> Schema:
         if self.free:
             return {"type": "object"}
-        return {**close_objects(self.parameters), "type": "object"} if self.parameters else NO_PARAMETERS
+        return {**narrowed(self.parameters), "type": "object"} if self.parameters else NO_PARAMETERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +94,10 @@ def build_constraint(request: ConstraintRequest) -> GrammarSpec | None:
     return _forced(request, style, tools)
 
 
-def call_gap(format_name: str, schema: Schema) -> str | None:
-    """The pointer of what a format's calls cannot be held to, though a JSON object could; None: all is enforced."""
+def call_gaps(format_name: str, schema: Schema) -> list[str]:
+    """The pointers of what a format's calls cannot be held to, though a JSON object could; [] where all is enforced."""
     arguments = STYLES.get(format_name, FALLBACK).tagged
-    return tagged_gap(arguments, schema) if arguments is not None else None
+    return list(tagged_gaps(arguments, schema)) if arguments is not None else []
 
 
 def after_reasoning(grammar: str, reasoning: Reasoning, markers: tuple[str, str]) -> GrammarSpec:

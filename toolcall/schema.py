@@ -17,6 +17,7 @@ from typing import Any
 
 from toolcall.json_stream import loose_json
 from toolcall.json_text import encodable, number, quote
+from toolcall.schema_references import follow
 
 _STRING = "string str text varchar char enum date datetime uuid"
 _INTEGER = "integer int int8 int16 int32 int64 uint uint8 uint16 uint32 uint64 long short byte bigint unsigned"
@@ -38,6 +39,20 @@ ALIASES: Mapping[str, str] = {
     )
     for alias in aliases.split()
 }
+IMPLIED: Mapping[str, str] = {
+    keyword: kind
+    for kind, keywords in (
+        (
+            "object",
+            "properties additionalProperties required patternProperties propertyNames minProperties maxProperties",
+        ),
+        ("array", "items prefixItems minItems maxItems uniqueItems contains"),
+        ("number", "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"),
+        ("string", "pattern minLength maxLength format"),
+    )
+    for keyword in keywords.split()
+}
+"""The type that a keyword speaks of. One without a type beside it allows any other value, and does not mean it."""
 _INT = re.compile(r"[+-]?[0-9](?:_?[0-9]){0,399}(?:\.0+)?")
 _EXPONENT = re.compile(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?[eE]\+?[0-9]{1,2}")
 _EXACT = 2.0**53
@@ -48,6 +63,8 @@ _BOOLEANS = {
     **dict.fromkeys(("false", "0", "no", "off"), "false"),
 }
 _MAX_REFS = 32
+_MAX_PARTS = 256
+"""Of a tool's schema, each of which may list parameters."""
 _AROUND = " \t\r\n\"'"
 _STEM = "functions."
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
@@ -91,7 +108,7 @@ def kinds_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
         return frozenset()
     ref = schema.get("$ref")
     if isinstance(ref, str):
-        return kinds_of(_follow(ref, root), root, depth + 1)
+        return kinds_of(follow(ref, root), root, depth + 1)
     declared = schema.get("type")
     names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
     kinds = {_kind(n) for n in names if isinstance(n, str)} - {""}
@@ -107,9 +124,11 @@ def kinds_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
     if isinstance(schema.get("allOf"), list):
         parts = [k for s in schema["allOf"] if (k := kinds_of(s, root, depth + 1))]
         return frozenset.intersection(*parts) or parts[0] if parts else frozenset()
-    if "properties" in schema or "additionalProperties" in schema:
-        return frozenset({"object"})
-    return frozenset({"array"}) if "items" in schema or "prefixItems" in schema else frozenset()
+    excluded = schema.get("not")
+    if isinstance(excluded, Mapping) and len(excluded) == 1 and "type" in excluded:
+        return frozenset(ALIASES.values()) - {"any"} - kinds_of(excluded, root, depth + 1)
+    implied = {IMPLIED[key] for key in schema if key in IMPLIED}
+    return frozenset(implied) if len(implied) == 1 else frozenset()
 
 
 def _texts_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str] | None:
@@ -117,7 +136,7 @@ def _texts_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str] | None:
     if not isinstance(schema, Mapping) or depth > _MAX_REFS or "string" not in kinds_of(schema, root):
         return frozenset()
     if isinstance(schema.get("$ref"), str):
-        return _texts_of(_follow(schema["$ref"], root), root, depth + 1)
+        return _texts_of(follow(schema["$ref"], root), root, depth + 1)
     if "const" in schema or isinstance(schema.get("enum"), list):
         return frozenset(v for v in (schema.get("const"), *_list(schema.get("enum"))) if isinstance(v, str))
     parts = next((schema[word] for word in ("anyOf", "oneOf") if isinstance(schema.get(word), list)), None)
@@ -145,23 +164,6 @@ def _kind_of_value(value: Any) -> str:
         if isinstance(value, types):
             return kind
     return "object"
-
-
-def _follow(ref: str, root: Any) -> Any:
-    node = root
-    if not ref.startswith("#"):
-        return None
-    for part in ref.lstrip("#").strip("/").split("/"):
-        if not part:
-            continue
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, Mapping):
-            node = node.get(key)
-        elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
-            node = node[int(key)]
-        else:
-            return None
-    return node
 
 
 def to_json(text: str, kind: ParamType) -> str:
@@ -217,7 +219,7 @@ def resolve(schema: Any, root: Any) -> Any:
     for _ in range(_MAX_REFS):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             break
-        schema = _follow(schema["$ref"], root)
+        schema = follow(schema["$ref"], root)
     return schema
 
 
@@ -252,15 +254,24 @@ class Tool:
 
     @cached_property
     def _schemas(self) -> Mapping[str, Any]:
-        schema: Any = resolve(self._root, self._root)
-        found: dict[str, Any] = {}
-        if isinstance(schema, Mapping):
-            for part in (*_list(schema.get("allOf")), schema):
-                whole = resolve(part, self._root)
-                properties = whole.get("properties") if isinstance(whole, Mapping) else None
-                if isinstance(properties, Mapping):
-                    found |= {str(k): v for k, v in properties.items()}
-        return found
+        """Each parameter's schema, wherever it is listed; one of several where branches say different things."""
+        found: dict[str, list[Any]] = {}
+        todo: list[tuple[Any, bool]] = [(self._root, False)]
+        for _ in range(_MAX_PARTS):
+            if not todo:
+                break
+            part, either = todo.pop()
+            whole = resolve(part, self._root)
+            if not isinstance(whole, Mapping):
+                continue
+            for word in ("oneOf", "anyOf", "allOf"):
+                todo += [(inner, either or word != "allOf") for inner in reversed(_list(whole.get(word)))]
+            properties = whole.get("properties")
+            for key, sub in properties.items() if isinstance(properties, Mapping) else ():
+                known = found.setdefault(str(key), [])
+                if not known or (either and sub not in known and sub not in (True, {})):
+                    known.append(sub)
+        return {key: known[0] if len(known) == 1 else {"anyOf": known} for key, known in found.items()}
 
     @cached_property
     def _kinds(self) -> Mapping[str, ParamType]:

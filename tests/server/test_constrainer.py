@@ -19,8 +19,8 @@ from toolcall.constraint_formats import RAW_FORMATS
 from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy
 
 GAPS: dict[str, dict[str, Any]] = {
-    "/minProperties": {"properties": {"a": {"type": "string"}}, "minProperties": 1},
-    "/anyOf": {"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    "/maxProperties": {"properties": {"a": {"type": "string"}, "b": {}}, "maxProperties": 1},
+    "/patternProperties": {"properties": {"a": {}}, "patternProperties": {"^x": {}}},
     "/properties/a/pattern": {"properties": {"a": {"type": "string", "pattern": "(^a|b$)"}}},
     "/properties/a>b": {"properties": {"a>b": {"type": "integer"}}},
 }
@@ -74,8 +74,65 @@ async def test_formats_with_json_have_none(constrainer: Constrainer, format_name
     assert not (await constrainer.constrain(request(format_name, GAPS[pointer], strict=True))).relaxations
 
 
+async def test_every_gap_is_reported(constrainer: Constrainer) -> None:
+    schema = {"properties": {"a>b": {}, "a": {"type": "string", "pattern": "(^a|b$)"}}, "maxProperties": 1}
+    found = await constrainer.constrain(request("qwen3_coder", schema, strict=False))
+    assert [note.split(" is not")[0].partition("parameters")[2] for note in found.relaxations] == [
+        "/maxProperties",
+        "/properties/a>b",
+        "/properties/a/pattern",
+    ]
+
+
+BEYOND: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "several keywords": (
+        {"type": "array", "uniqueItems": True, "contains": {"const": "x"}, "items": {"type": "string", "not": {"const": "y"}}},
+        ("/contains", "/uniqueItems", "/items/not"),
+    ),
+    "a format": ({"type": "array", "items": {"type": "string", "format": "iri"}}, ("/items/format",)),
+    "branches that overlap": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ("/oneOf",)),
+    "numbers too large": ({"type": "number", "minimum": 1e20, "maximum": 1e25}, ("/maximum", "/minimum")),
+    "too many digits": ({"type": "number", "multipleOf": 1e-20}, ("/multipleOf",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format_name", ["hermes", "qwen3_coder"])
+@pytest.mark.parametrize("case", BEYOND)
+async def test_what_the_compiler_does_not_know_is_all_that_is_lost(
+    constrainer: Constrainer, case: str, format_name: str
+) -> None:
+    """The rest of the schema holds, and each loss is reported with its place."""
+    schema, lost = BEYOND[case]
+    whole = {"properties": {"n": {"type": "integer", "maximum": 5}, "x": schema, "not": {}}, "required": ["n"]}
+    found = await constrainer.constrain(request(format_name, whole, strict=False))
+    assert found.spec is not None
+    assert {note.split(" is not enforced: ")[0].partition("parameters")[2] for note in found.relaxations} == {
+        f"/properties/x{place}" for place in lost
+    }
+    call = {
+        "hermes": '<tool_call>\n{{"name": "f", "arguments": {{"n": {}}}}}\n</tool_call>',
+        "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=n>\n{}\n</parameter>\n</function>\n</tool_call>",
+    }[format_name]
+    assert [follows(found.spec, call.format(n)) for n in (5, 6)] == [True, False]
+    with pytest.raises(UnusableSchema) as refused:
+        await constrainer.constrain(request(format_name, whole, strict=True))
+    assert refused.value.pointer.startswith("/properties/x")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "array"}, {"type": "string"}, {"enum": ["a"]}, {"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}],
+)
+async def test_forced_arguments_are_an_object(constrainer: Constrainer, schema: dict[str, Any]) -> None:
+    tool = ConstrainedTool("f", schema)
+    with pytest.raises(UnusableSchema, match="an object"):
+        await constrainer.constrain(ConstraintRequest(format="hermes", tools=[tool], choice="required"))
+    if schema in ({"type": "array"}, {"type": "string"}):
+        assert (await constrainer.constrain(ConstraintRequest(format="hermes", tools=[tool]))).spec is not None
+
+
 async def test_what_is_not_the_gap_is_enforced(constrainer: Constrainer) -> None:
-    schema = {"properties": {"a": {"type": "string", "pattern": "^x+$"}}, "minProperties": 1}
+    schema = {"properties": {"a": {"type": "string", "pattern": "^x+$"}, "b": {}}, "maxProperties": 1}
     found = await constrainer.constrain(request("qwen3_coder", schema, strict=False))
     assert found.spec is not None
     call = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
@@ -150,6 +207,29 @@ async def test_tools_that_are_not_constrained_are_not_reported(
     assert (found.spec is None) == (policy == "off")
     forced = ConstraintRequest(format="hermes", tools=[lax, strict], policy=policy, choice="required")
     assert len((await constrainer.constrain(forced)).relaxations) == 1
+
+
+@pytest.mark.parametrize(
+    ("regex", "good", "bad"),
+    [
+        (r"[\w-.]+", "a-.", "a b"),
+        (r"\Aab\Z", "ab", "abc"),
+        ("{a}", "{a}", "a"),
+        (r"\uD83D\uDE00", "😀", "x"),
+        (r"\d", "٣", "x"),
+    ],
+)
+async def test_a_clients_regex_may_be_of_another_dialect(
+    constrainer: Constrainer, regex: str, good: str, bad: str
+) -> None:
+    spec = await constrainer.check(GrammarSpec(kind="regex", source=regex), "regex")
+    assert [follows(spec, text) for text in (good, bad)] == [True, False]
+
+
+@pytest.mark.parametrize("regex", ["(", "[a", "[z-a]", "a{2,1}", "\\", "(?<n"])
+async def test_a_regex_of_no_dialect_is_refused(constrainer: Constrainer, regex: str) -> None:
+    with pytest.raises(UnusableSchema):
+        await constrainer.check(GrammarSpec(kind="regex", source=regex), "regex")
 
 
 async def test_a_check_that_nobody_can_make_is_no_fault_of_the_client() -> None:

@@ -20,7 +20,7 @@ from engine.messages import GrammarSpec
 from tests.engine.grammar.vocabulary import EOS, TOKENS, VOCAB_SIZE, backend, decode
 from tests.toolcall.conftest import scaled
 from toolcall.constraint_styles import FALLBACK, STYLES, CallStyle
-from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint, call_gap
+from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint, call_gaps
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 LONG = 600
@@ -64,6 +64,12 @@ SCHEMAS: dict[str, Any] = {
     "words": keys("name", "arguments", "parameters", "type", "item", "input"),
     "keys with marks": keys("a&amp;b", "a/", "/b", "x-y", "a.b", "$id", "1st", "ünï"),
     "keys with spaces": keys("a key", "{a}", "a,b", "c=d", 'name="x"', "name=x", "a:b", "a>b"),
+    "one of two objects": {"anyOf": [one(STRING), one(STRING, properties={"n": INTEGER})], "type": "object"},
+    "either required": {"properties": {"a": STRING, "b": INTEGER}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    "one at least": {"properties": {"a": STRING, "b": INTEGER, "c": {}}, "minProperties": 1},
+    "told apart by a tag": {
+        "oneOf": [one({"const": name}, properties={name * 2: kind}) for name, kind in (("a", INTEGER), ("b", STRING))]
+    },
     "one object named arguments": {"properties": {"arguments": {"type": "object"}}, "required": ["arguments"]},
 }  # fmt: skip
 NAMES = ("get_weather", "ns.do", "a-b", "mcp__x-y__z", "名前", "x" * 64, "9l", "function", "a/b", "f:0", "functions.g")
@@ -135,7 +141,7 @@ def finite(number: str) -> float:
 def walks(engine: LLGuidanceBackend, name: str, tool: ConstrainedTool, count: int) -> int:
     """How many texts came to their end; none where the format cannot be held to the schema, and says so."""
     style = STYLES.get(name, FALLBACK)
-    if call_gap(name, tool.schema()) is not None:
+    if call_gaps(name, tool.schema()):
         return 0
     end = style.arguments.parameter.split("{value}")[1] if style.arguments else ""
     end = style.arguments.quote + end if style.arguments else (style.thought or ("", ""))[1]
