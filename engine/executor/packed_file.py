@@ -35,6 +35,7 @@ _MAGIC: Final = b"CGPACK\x00\x01"
 _ALIGN: Final = 4096
 _MARGIN: Final = 256 << 20
 _TEMPORARY: Final = ".pack-"
+_FALLBACK: Final = "packed"
 _MADV_POPULATE_READ: Final = 22
 """Linux 5.14; the mmap module has no name for it."""
 _POPULATED_AT_ONCE: Final = 64 << 20
@@ -145,12 +146,15 @@ def _remove_abandoned(directory: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Earlier packs of this model and quantization: names that differ in the digest only."""
+    """Earlier packs of this model and quantization: names that differ in the digest only. Under the cache directory
+    also those of its name that lie beside its directory, where packs were once."""
     name = re.compile(re.escape(path.name.rsplit("-", 1)[0]) + r"-[0-9a-f]{16}\.pack")
-    for file in path.parent.iterdir():
-        if file != path and name.fullmatch(file.name):
-            with contextlib.suppress(OSError):
-                file.unlink()
+    flat = path.parent.parent
+    for directory in (path.parent, flat) if flat.name == _FALLBACK else (path.parent,):
+        for file in directory.iterdir():
+            if file != path and name.fullmatch(file.name):
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 class HugePageWriter:
@@ -290,7 +294,7 @@ def pack_path(model: Path, quantization: Quantization, fallback: Callable[[], Pa
     beside = directory / ".callgate"
     if os.access(beside / name, os.R_OK) or _is_writable(beside):
         return beside / name
-    return fallback() / "packed" / hashlib.sha256(os.fsencode(model.resolve())).hexdigest()[:16] / name
+    return fallback() / _FALLBACK / hashlib.sha256(os.fsencode(model.resolve())).hexdigest()[:16] / name
 
 
 def _is_writable(directory: Path) -> bool:

@@ -126,6 +126,20 @@ def test_only_earlier_packs_of_this_very_model_are_removed(packer, tmp_path, nam
     assert len(list(tmp_path.iterdir())) == len(others) + 3
 
 
+def test_packs_from_when_they_lay_flat_in_the_cache_directory_go_too(packer, tmp_path):
+    lib, linears = packer
+    home = tmp_path / "packed"
+    home.mkdir()
+    old, other = home / f"a-int8-{'1' * 16}.pack", home / f"b-int8-{'1' * 16}.pack"
+    elsewhere = tmp_path / f"a-int8-{'3' * 16}.pack"
+    for file in (old, other, elsewhere):
+        file.write_bytes(b"x")
+    load_linears(lib, linears, home / "0123456789abcdef" / f"a-int8-{'2' * 16}.pack").close()
+    assert not old.exists()
+    assert other.exists()
+    assert elsewhere.exists()
+
+
 def deny_writing(monkeypatch, *directories):
     """The superuser, who runs tests, may write anywhere."""
     access = os.access
