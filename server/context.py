@@ -22,7 +22,6 @@ class RequestContext:
     """The model that the path names (server/azure.py); it goes before the body's."""
     response_id: str = ""
     """The id in the answer's body; POST /abort_request takes it, like the request id."""
-    stream: bool = False
     prompt_tokens: int = 0
     completion_tokens: int = 0
 

@@ -78,7 +78,6 @@ class EventStream(Response):
         self._pace = pace or Pace()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context_of(scope).stream = True
         writer = _Writer(send)
         pump = asyncio.create_task(self._pump(writer, context_of(scope).request_id))
         watch = asyncio.create_task(disconnected(receive))

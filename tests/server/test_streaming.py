@@ -96,7 +96,7 @@ async def test_an_early_failure_is_raised() -> None:
     assert client.messages == []
 
 
-async def test_a_late_failure_is_an_error_event_without_internals() -> None:
+async def test_a_late_failure_is_an_error_event_without_internals(caplog: pytest.LogCaptureFixture) -> None:
     async def chunks() -> AsyncGenerator[bytes, None]:
         yield b"a"
         raise RuntimeError("/secret")
@@ -106,6 +106,7 @@ async def test_a_late_failure_is_an_error_event_without_internals() -> None:
     assert b'"error"' in client.bodies[1]
     assert b"secret" not in client.bodies[1]
     assert client.bodies[1].endswith(DONE)
+    assert "/secret" in caplog.text, "the operator reads what the client does not"
 
 
 async def test_leaving_closes_the_generator() -> None:

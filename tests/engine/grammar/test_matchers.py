@@ -201,3 +201,11 @@ def test_prose_rules_out_a_bare_call_however_long_ago_it_was():
         for token in encode("For example:" + " " * gap + '{"name":'):
             assert matcher.accept(token)
         assert matcher.accept(encode("a")[0]), f"free text after {gap}"
+
+
+def test_start_after_may_be_the_first_thing_that_is_written():
+    matcher = matcher_for(GrammarSpec(kind="regex", source="[0-9]+", start_after="</think>"))
+    for token in encode("</think>"):
+        assert matcher.accept(token)
+    assert not matcher.accept(encode("x")[0])
+    assert matcher.accept(encode("7")[0])
