@@ -24,7 +24,7 @@ _SPACE_TO_SOME: Sequence[Range] = (*_SPACE, (0x1C, 0x1F), (0x85, 0x85), (0xFEFF,
 _LAST = 0x10FFFF
 _CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 _ESCAPED_IN_JSON = (0x22, 0x5C)
-_REPEAT = re.compile(r"\{[0-9]{1,9}(?:,[0-9]{0,9})?\}")
+_REPEAT = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
 _GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|P?<[A-Za-z_$][\w$]*>|[a-zA-Z-]*[:)]))?")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|[ux]\{([0-9A-Fa-f]{1,6})\}")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
