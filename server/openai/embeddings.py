@@ -22,6 +22,7 @@ from server.context import RequestContext, context_of
 from server.disconnect import unless_disconnected
 from server.errors import BadRequest
 from server.json_response import json_response, off_loop
+from server.openai.fields import EMBEDDINGS_REFUSED, refuse
 from server.openai.sampling import check_cache_salt, check_user
 from server.openai.types.embeddings import EmbeddingRequest
 from server.prompts import INLINE_CHARS, Prompt, parse_prompts, too_long
@@ -38,6 +39,7 @@ class EmbeddingsHandler:
     async def __call__(self, request: Request) -> Response:
         services, context = self._services, context_of(request.scope)
         body = await services.read_json(request.scope, request.receive)
+        refuse(body, EMBEDDINGS_REFUSED)
         wanted = convert(body, EmbeddingRequest)
         services.require_ready()
         model = services.model(wanted.model)

@@ -37,6 +37,13 @@ IGNORED: Mapping[str, str] = MappingProxyType(
         "length_penalty": "beam search only",
         "early_stopping": "beam search only",
         "data_parallel_rank": "one data-parallel rank",
+        "media_io_kwargs": "no media are read",
+        "mm_payload": "no media are read",
+        "return_mm_kwargs": "no media are read",
+        "routed_experts_prompt_start": "only with return_routed_experts",
+        "session_id": "not kept",
+        "stream_interval": "chunks come as they are made",
+        "truncation_side": "only with truncate_prompt_tokens",
     }
 )
 """Fields that change nothing in the answer."""
@@ -77,6 +84,13 @@ REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "bootstrap_room": (),
         "extra_key": ("",),
         "vllm_xargs": ({},),
+        "thinking_token_budget": (),
+        "repetition_detection": (),
+        "logprob_token_ids": ([],),
+        "return_token_offsets": (False,),
+        "return_prompt_text": (False,),
+        "watermarking": (False,),
+        "ec_transfer_params": (),
     }
 )
 """Fields that would change the answer and are not implemented, with the values that mean "off". null is always off."""
@@ -106,6 +120,20 @@ COMPLETIONS_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     }
 )
 """The same for POST /v1/completions, which knows neither messages nor tools."""
+
+
+EMBEDDINGS_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "truncate_prompt_tokens": (-1,),
+        "messages": (),
+        "embed_dtype": ("float32",),
+        "endianness": ("native", "little"),
+        "use_activation": (True,),
+        "normalize": (True,),
+        "padding": ("do_not_pad",),
+    }
+)
+"""The same for POST /v1/embeddings."""
 
 
 def refuse(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> None:

@@ -66,3 +66,21 @@ def test_every_field_of_the_sdk_is_known(params: Any, kind: Any, known: Any) -> 
     asked = params.__annotations__.keys()
     assert len(asked) > 4
     assert asked - supported - set(known) == set()
+
+
+VLLM = """add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template
+chat_template_kwargs continue_final_message documents echo ec_transfer_params frequency_penalty ignore_eos
+include_reasoning include_stop_str_in_output kv_transfer_params length_penalty logit_bias logprob_token_ids logprobs
+logits_processors max_completion_tokens max_tokens media_io_kwargs min_p min_tokens mm_payload mm_processor_kwargs n
+parallel_tool_calls presence_penalty priority prompt_logprobs reasoning_effort repetition_detection repetition_penalty
+request_id response_format return_mm_kwargs return_prompt_text return_token_ids return_token_offsets
+return_tokens_as_token_ids routed_experts_prompt_start seed session_id skip_special_tokens
+spaces_between_special_tokens stop stop_token_ids stream_interval stream_options structured_outputs temperature
+thinking_token_budget tool_choice tools top_k top_logprobs top_p truncate_prompt_tokens truncation_side
+use_beam_search user vllm_xargs watermarking"""
+"""What vLLM 0.32 reads of a chat request."""
+
+
+def test_every_field_of_vllm_is_known() -> None:
+    supported = {field.encode_name for field in msgspec.structs.fields(ChatCompletionRequest)}
+    assert set(VLLM.split()) - supported - {*chat.IGNORED, *chat.REFUSED} == set()

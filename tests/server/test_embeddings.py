@@ -74,6 +74,12 @@ async def test_inputs_at_the_limit(make_gateway: Callable[..., Any]) -> None:
     ("fields", "param"),
     [
         ({"input": []}, "input"),
+        ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+        ({"input": "a", "normalize": False}, "normalize"),
+        ({"input": "a", "use_activation": False}, "use_activation"),
+        ({"input": "a", "embed_dtype": "float16"}, "embed_dtype"),
+        ({"input": "a", "endianness": "big"}, "endianness"),
+        ({"input": "a", "messages": [{"role": "user", "content": "x"}]}, "messages"),
         ({"input": ""}, "input[0]"),
         ({"input": ["a", ""]}, "input[1]"),
         ({"input": [[-1]]}, "input[0]"),
@@ -90,3 +96,14 @@ async def test_inputs_at_the_limit(make_gateway: Callable[..., Any]) -> None:
 async def test_refusals(gateway: Gateway, fields: Any, param: str) -> None:
     error = await embed(gateway, **{"value": fields["input"], "status": 400, **fields})
     assert error["param"] == param
+
+
+async def test_what_happens_anyway_may_be_asked_for(gateway: Gateway) -> None:
+    asked = {
+        "normalize": True,
+        "use_activation": True,
+        "embed_dtype": "float32",
+        "endianness": "little",
+        "messages": None,
+    }
+    assert await embed(gateway, "x", **asked) == await embed(gateway, "x")

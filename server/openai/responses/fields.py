@@ -41,6 +41,8 @@ REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "max_completion_tokens": (),
         "n": (1,),
         "logprobs": (False,),
+        "previous_input_messages": ([],),
+        "enable_response_messages": (False,),
     }
 )
 """Fields that would change the answer, with the values that mean "off"; those of chat are refused here too."""
