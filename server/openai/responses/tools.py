@@ -31,9 +31,10 @@ class Declared:
     namespace: str = ""
 
     @property
-    def name(self) -> Any:
-        """What the model calls it."""
-        return qualified(self.namespace, self.tool.get("name"))
+    def name(self) -> str:
+        """What the model calls it; "" where the request gives no name, which is refused later."""
+        name = self.tool.get("name")
+        return str(qualified(self.namespace, name)) if name and isinstance(name, str) else ""
 
 
 def qualified(namespace: Any, name: Any) -> Any:

@@ -112,6 +112,9 @@ async def test_they_can_be_chosen(make_gateway: Callable[..., Any], choice: Any,
         ([{**CRM, "tools": [{**FIND, "parameters": 5}]}], "auto", "tools[0].tools[0].parameters"),
         ([{"type": "web_search"}, {**CRM, "tools": [FIND, {**FIND, "name": "a b"}]}], "auto", "tools[1].tools[1].name"),
         ([{**CRM, "tools": [FIND] * 513}], "auto", "tools[0].tools"),
+        ([CRM, {**FIND, "name": {"a": 1}}], {"type": "function", "name": "find"}, "tools[1].name"),
+        ([{**CRM, "tools": [{**FIND, "name": ["x"]}]}], {"type": "function", "name": "find"}, "tools[0].tools[0].name"),
+        ([{**CRM, "tools": [{**FIND, "name": ""}]}], "auto", "tools[0].tools[0].name"),
         ([{**CRM, "name": f"n{i}", "tools": [FIND] * 300} for i in range(2)], "auto", "tools"),
     ],
 )
@@ -139,7 +142,11 @@ async def test_tools_of_an_item(make_gateway: Callable[..., Any]) -> None:
         await post(gateway, input=[user, ADDED, {**ADDED, "tools": [other]}], tools=[FIND])
         assert declared(gateway) == ["find"]
         assert "Another." in gateway.engine.requests[-1].text
-        for tools, param in ((None, "input[1].tools"), ([{**FIND, "name": "a b"}], "input[1].tools[0].name")):
+        for tools, param in (
+            (None, "input[1].tools"),
+            ([{**FIND, "name": "a b"}], "input[1].tools[0].name"),
+            ([{**FIND, "name": {}}], "input[1].tools[0].name"),
+        ):
             refused = await post(gateway, 400, input=[user, {**ADDED, "tools": tools}])
             assert refused["error"]["param"] == param
 
