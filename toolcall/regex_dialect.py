@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache, lru_cache
 
 Range = tuple[int, int]
 
@@ -33,6 +34,7 @@ _KEPT = "bBGk123456789"
 """Escapes that are no characters: anchors, and references back, which the compiler refuses by name."""
 
 
+@lru_cache(maxsize=256)
 def translated(pattern: str) -> str:
     """The pattern as Rust reads it. A malformed one comes back in part, for the compiler to refuse."""
     parts: list[str] = []
@@ -67,10 +69,15 @@ def _escape(pattern: str, at: int) -> tuple[str, int]:
     if (found := _PROPERTY.match(pattern, at)) is not None:
         return f"\\{found[0]}", found.end()
     if char in ("s", "S", "d", "D", "w", "W") and char:
-        ranges, negated = _shorthand(char)
-        return _class(ranges, negated=negated), at + 1
+        return _shorthand_class(char), at + 1
     code, at = _character(pattern, at)
     return ("\\" if code is None else written(code)), at
+
+
+@cache
+def _shorthand_class(char: str) -> str:
+    ranges, negated = _shorthand(char)
+    return _class(ranges, negated=negated)
 
 
 def _shorthand(char: str) -> tuple[Sequence[Range], bool]:
@@ -149,11 +156,16 @@ def _class(ranges: Sequence[Range], others: Sequence[str] = (), *, negated: bool
     ranges = sorted(ranges)
     if not ranges and not others:
         return r"[^\x00-\x{10ffff}]" if not negated else r"[\x00-\x{10ffff}]"
-    has = {code: any(low <= code <= high for low, high in ranges) != negated for code in (*range(0x20), 0x22, 0x5C)}
-    if not all(has[code] for code in _ESCAPED_IN_JSON) and all(has[code] for code in range(0x20) if code != 0x0A):
+    if not all(_holds(ranges, negated, code) for code in _ESCAPED_IN_JSON) and all(
+        _holds(ranges, negated, code) for code in range(0x20) if code != 0x0A
+    ):
         ranges = [(0, 0), *ranges] if negated else [(max(low, 1), high) for low, high in ranges if high > 0]
     body = "".join(written(low) + (f"-{written(high)}" if high != low else "") for low, high in ranges)
     return f"[{'^' if negated else ''}{body}{''.join(others)}]"
+
+
+def _holds(ranges: Sequence[Range], negated: bool, code: int) -> bool:
+    return any(low <= code <= high for low, high in ranges) != negated
 
 
 def written(code: int) -> str:

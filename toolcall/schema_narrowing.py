@@ -16,6 +16,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -33,6 +34,8 @@ _INSIDE = frozenset(("items", "prefixItems", "additionalProperties", "unevaluate
 _PLAIN_NAME = re.compile(r"#/(\$defs|definitions)/([A-Za-z0-9_.-]+)")
 Mode = Literal["closed", "open", "exact"]
 _MAX_DEPTH = 64
+_MAX_REMEMBERED = 16_000
+"""Characters of a schema whose narrowed form is kept."""
 _MAX_INLINED = 200_000
 """Characters of parts of ``allOf`` and branches of ``oneOf`` that are looked into: what they refer to is copied."""
 
@@ -40,9 +43,16 @@ _MAX_INLINED = 200_000
 def narrowed(schema: Schema) -> Schema:
     """The schema in the compiler's words; see the module's text. One that is malformed comes back as it is."""
     try:
-        return _Narrower(schema).result()
+        text = json.dumps(schema)
+        return _narrowed_text(text) if len(text) <= _MAX_REMEMBERED else _Narrower(schema).result()
     except (TypeError, ValueError, AttributeError, LookupError, RecursionError):
         return schema
+
+
+@lru_cache(maxsize=256)
+def _narrowed_text(text: str) -> Schema:
+    """Clients send the same tools again with every request."""
+    return _Narrower(json.loads(text)).result()
 
 
 class _Narrower:
