@@ -14,8 +14,9 @@ from tests.fakes import Reply
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" start | B\nB: /b+/\n%ignore " "'}
 RESPONSES: dict[str, Any] = {
-    "model": "test-model", "instructions": "Be kind.", "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+    "model": "test-model", "instructions": "Be kind.", "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, {"type": "namespace", "name": "n"}, {"type": "function", "name": "f", "namespace": "n"}]},
     "input": [
         {"role": "developer", "content": "x"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "s"}], "content": [{"type": "reasoning_text", "text": "t"}]},
@@ -24,8 +25,15 @@ RESPONSES: dict[str, Any] = {
         {"type": "custom_tool_call", "call_id": "d", "name": "g", "input": "x"},
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "1"}]},
         {"type": "custom_tool_call_output", "call_id": "d", "output": "2"},
+        {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "h", "parameters": SCHEMA}]},
+        {"type": "function_call", "call_id": "e", "name": "f", "namespace": "n", "arguments": "{}"},
+        {"type": "function_call_output", "name": "f", "namespace": "n", "output": "3"},
     ],
-    "tools": [{"type": "web_search"}, {"type": "function", "name": "f", "description": "d", "strict": True, "parameters": SCHEMA}],
+    "tools": [
+        {"type": "web_search"}, {"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}]},
+        {"type": "custom", "name": "g", "format": GRAMMAR}, {"type": "function", "name": "f", "description": "d", "strict": True, "parameters": SCHEMA},
+    ],
+    "prompt_cache_options": {"prewarm": False},
     "text": {"format": {"type": "json_schema", "name": "n", "strict": True, "schema": SCHEMA}, "verbosity": "low"},
     "reasoning": {"effort": "low", "summary": "auto"}, "include": ["message.output_text.logprobs"], "metadata": {"a": "b"},
     "max_output_tokens": 9, "top_logprobs": 1, "temperature": 1, "truncation": "auto", "store": True, "user": "u",
@@ -43,6 +51,17 @@ MESSAGES: dict[str, Any] = {
     "thinking": {"type": "enabled", "budget_tokens": 5, "display": "summarized"}, "metadata": {"user_id": "u"},
     "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}, "effort": "low"}, "temperature": 1, "top_p": 1,
     "chat_template_kwargs": {"x": 1}, "seed": 1, "priority": 1, "cache_salt": "s",
+}  # fmt: skip
+CHAT: dict[str, Any] = {
+    "model": "test-model", "n": 2, "messages": [
+        {"role": "system", "content": "x"}, {"role": "user", "name": "u", "content": [{"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}, {"id": "d", "type": "custom", "custom": {"name": "g", "input": "b"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "1"}]}, {"role": "tool", "tool_call_id": "d", "content": "2"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": SCHEMA}}, {"type": "custom", "custom": {"name": "g", "format": {"type": "grammar", "grammar": GRAMMAR}}}],
+    "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "g"}}]}},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}, "logprobs": True, "top_logprobs": 1,
+    "stop": ["x"], "logit_bias": {"5": 1}, "metadata": {"a": "b"}, "moderation": None, "thinking": {"type": "enabled"}, "max_completion_tokens": 9,
 }  # fmt: skip
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1.5, 1 << 62, 1e300, "", "x", "\U0001f600", "a" * 600, [], {}, [None], [[]], [{}], {"": None},
@@ -70,7 +89,9 @@ def replaced(body: Any, path: tuple[Any, ...], odd: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize(("route", "body"), [("/v1/responses", RESPONSES), ("/v1/messages", MESSAGES)])
+@pytest.mark.parametrize(
+    ("route", "body"), [("/v1/responses", RESPONSES), ("/v1/messages", MESSAGES), ("/v1/chat/completions", CHAT)]
+)
 async def test_one_odd_part_never_breaks_the_server(make_gateway: Callable[..., Any], route: str, body: Any) -> None:
     rng = random.Random(17)
     paths = list(places(body))
