@@ -83,7 +83,7 @@ docs: dev ## Check that the examples in README and docs run
 
 lock: ## Resolve all versions anew into requirements.lock
 	@rm -rf .lock-venv && $(PYTHON) -m venv .lock-venv
-	@.lock-venv/bin/python -m pip install --quiet '.[dev,hub,zig]' torch==2.13.0
+	@.lock-venv/bin/python -m pip install --quiet '.[dev,hub,zig]' torch==2.13.0 triton==3.7.1
 	@{ sed -n '/^#/p' requirements.lock; .lock-venv/bin/python -m pip freeze --exclude callgate | sed 's/+[a-z0-9.]*$$//' | sort -f; } > requirements.new
 	@mv requirements.new requirements.lock && rm -rf .lock-venv
 
