@@ -21,6 +21,7 @@ EARLY, LATE = Reply("a"), Reply("bc", chunk=1, first_delay=0.4, delay=0.1)
 async def test_chat(make_gateway: Callable[..., Any], replies: tuple[Reply, ...]) -> None:
     async with make_gateway(lambda request, index: replies[index], **PACE) as gateway:
         chunks = (await gateway.stream(n=len(replies)))[:-1]
+    assert {choice["index"] for chunk in chunks for choice in chunk["choices"]} == set(range(len(replies)))
     for index, reply in enumerate(replies):
         own = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
         assert own[0]["delta"] == {"role": "assistant", "content": ""}
@@ -36,6 +37,7 @@ async def test_completions(make_gateway: Callable[..., Any], replies: tuple[Repl
     body = {"model": "test-model", "prompt": "x", "stream": True, "n": len(replies)}
     async with make_gateway(lambda request, index: replies[index], **PACE) as gateway:
         chunks = events((await gateway.client.post("/v1/completions", json=body)).text)[:-1]
+    assert {choice["index"] for chunk in chunks for choice in chunk["choices"]} == set(range(len(replies)))
     for index, reply in enumerate(replies):
         own = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
         assert [choice["finish_reason"] for choice in own] == [None] * (len(own) - 1) + ["stop"]
