@@ -63,8 +63,9 @@ class TaggedArguments:
     def forbidden(self) -> tuple[str, ...]:
         """Texts that would end a raw value, or seem to."""
         head, tail = self.parameter.split("{value}", 1)
-        opening = head.split("{key}", 1)[0].strip().removesuffix('name="')
-        return tuple(dict.fromkeys(text for text in (self.quote or tail.strip(), opening, *self.ends) if text))
+        opening = re.sub(r'(?:name|key)="$', "", head.split("{key}", 1)[0].strip())
+        close = re.sub(r"^(</.*)>$", r"\1", tail.strip())  # a misspelt tag closes too
+        return tuple(dict.fromkeys(text for text in (self.quote or close, opening, *self.ends) if text))
 
 
 @dataclass(frozen=True, slots=True)

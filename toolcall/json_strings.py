@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from toolcall.json_text import encodable, escape
-from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, peek, skip_space, until
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_words, peek, skip_space, until
 
 _RUN = {q: re.compile(rf'[^{q}"\\\x00-\x1f]+') for q in "\"'"}
 _FULL = {q: run.fullmatch for q, run in _RUN.items()}
@@ -73,7 +73,7 @@ def read_string(
 
     quick: put may be called for text that the lexer has not seen. python: three quotes may stand for one.
     raw: a backslash is itself, and a quote behind it does not end the string. inner: so are two quotes, the first of
-    which stands in front of a word, where the end of the string could not stand.
+    which stands in front of a word, where the end of the string could not stand; three may stand for one.
     """
     mark = lx.buf[lx.pos]
     lx.pos += 1
@@ -85,6 +85,10 @@ def read_string(
             put('""')
             return
         lx.pos += 1
+        yield from _read_triple(lx, put, mark * 3, raw)
+        return
+    if inner and mark == '"' and not python and (yield from at_words(lx, ('""',))):
+        lx.pos += 2
         yield from _read_triple(lx, put, mark * 3, raw)
         return
     run, full = _RUN[mark].match, _FULL[mark]

@@ -245,6 +245,9 @@ class OutputParser:
                 lx.rewind()
                 self._layout(block.opener, behind_call=False)
                 return False
+            if no_call.idle and lx.eof and lx.pos == len(lx.buf) and self._out.calls_ended and not block.rescued:
+                lx.unmark()  # a beginning behind the last call
+                return False
             if block.opener and not no_call.idle:
                 self._text_marks.update(block.marks)
             self._give_back(max(release, no_call.release), idle=no_call.idle)

@@ -79,6 +79,8 @@ WRAPPERS = (
     ("[TOOL_CALLS]", ""),
 )
 _AROUND_TAGS = ("<tool_call>", "<tool_calls>", "<function_calls>", "<minimax:tool_call>")
+_TAGS = ("<tool_call>", "</tool_call>", "<tool_calls>", "</tool_calls>", "<function_calls>", "</function_calls>")
+"""What may stand around a call inside a fence."""
 _PYTHON = PythonCalls(foreign=True)
 STRAYS = (">", ",", ".", ":", ";")
 """One character before the object: what is left of an opener, or of a separator, that the model began with."""
@@ -109,7 +111,7 @@ def bare_blocks(own: tuple[Body, ...]) -> tuple[Block, ...]:
         for o in ("", *STRAYS)
     )
     fences = tuple(
-        Block(opener=f, bodies=(_JSON, *code), closers=("```",), rescued=True, hold=True, strict=True)
+        Block(opener=f, bodies=(*bodies, *code), closers=("```",), inner=_TAGS, rescued=True, hold=True, strict=True)
         for f in FENCES
         for code in ((PythonCalls(),) if f == "```tool_code" else (),)
     )

@@ -23,7 +23,7 @@ _SPACE = b" \t\r\n"
 _TAGS = rb"(?:tools|(?:minimax:)?tool_calls?|function_calls?|response)>"
 _BEFORE_A_CALL = re.compile(
     rb"[\s,;\]]*+(?:```|</" + _TAGS + rb"|<\|/tool_call\|>)?"  # what closes the call before
-    rb"[\s,;]*+(?:```(?:json|JSON|tool_call|tool_code)?|<"
+    rb"[\s,;]*+(?:```(?:json|JSON|xml|tool_call|tool_code)?|<"
     + _TAGS
     + rb"|<\|tool_call\|>|<\|python_tag\|>|\[TOOL_CALLS\]|tool_call>|[>.:])?\s*+\[?\s*+"
 )

@@ -172,6 +172,52 @@ def test_attributes_in_any_order_and_without_quotes(name: str) -> None:
         ("gpt_oss", "final answer: to=x, analysis", [], "final answer: to=x, analysis"),
         ("gpt_oss", "<|channel|>commentary to=functions.put.json<|message|>{}<|call|>", [("put", {})], ""),
         ("muse_glimmer", " to=user<|message|>Hi.<|eom|>", [], "Hi."),
+        *(
+            ("llama3_json", f"<|python_start|>{call}<|python_end|>", [("put", {"path": "a"})], "")
+            for call in ('{"name": "put", "parameters": {"path": "a"}}', '[put(path="a")]')
+        ),
+        *(
+            ("mistral", f"[TOOL_CALLS]put{call}", [("put", {"path": "a"})], "")
+            for call in ('(path="a")', '({"path": "a"})', '{"path": "a"}', '[ARGS]({"path": "a"})')
+        ),
+        *(
+            ("glm45", f"<tool_call>put {attributes}</tool_call>", calls, content)
+            for attributes, calls, content in (
+                ('path="a" n=2', [("put", {"path": "a", "n": 2})], ""),
+                ("path=a", [("put", {"path": "a"})], ""),
+                ("road=a", [], "<tool_call>put road=a</tool_call>"),
+            )
+        ),
+        *(
+            (name, block, [("put", {"path": "a", "n": 2})], "")
+            for name, block in (
+                ("minimax_m2", '<minimax:tool_call>\n<invoke name="put" path="a" n="2"/>\n</minimax:tool_call>'),
+                ("dots", '<dots_function_call>\n<invoke name="put" path="a" n="2">\n</invoke>\n</dots_function_call>'),
+                ("qwen3_coder", "<tool_call>\n<function=put path='a' n=2>\n</function>\n</tool_call>"),
+            )
+        ),
+        *(
+            ("hermes", f"{fence}\n<tool_call>\n{call}\n</tool_call>\n```", [("now", {})], "")
+            for fence in ("```", "```xml", "```json")
+            for call in ('{"name": "now", "arguments": {}}', "<function=now>\n</function>")
+        ),
+        ("hermes", "```xml\n<note>\n</note>\n```", [], "```xml\n<note>\n</note>\n```"),
+        *(
+            ("hermes", f'<tool_call>\n{{"name": "now", "arguments": {{}}}}\n{end}', [("now", {})], "")
+            for end in ("</tool_response>", "</tool>", "<tool_call>", "</tool_call>\n<tool_call>\n")
+        ),
+        (
+            "hermes",
+            '<tool_call>{"name": "put", "arguments": {"path": """""", "text": """a "b"\nc\\n"""}}</tool_call>',
+            [("put", {"path": "", "text": 'a "b"\nc\n'})],
+            "",
+        ),
+        (
+            "hermes",
+            '<tool_call>{"name": "put", "arguments": {"path": ""q" x", "text": ""}}</tool_call>',
+            [("put", {"path": '"q" x', "text": ""})],
+            "",
+        ),
     ],
 )
 def test_leftovers(name: str, text: str, calls: list[Call], content: str) -> None:

@@ -11,7 +11,10 @@ LLAMA3_JSON = Format(
     name="llama3_json",
     aliases=("llama3", "llama4_json", "llama"),
     families="Llama 3.1, 3.2, 3.3, Llama 4 with JSON prompts",
-    blocks=(Block(opener="<|python_tag|>", bodies=(_JSON, PythonCalls(code=True))),),
+    blocks=(
+        Block(opener="<|python_tag|>", bodies=(_JSON, PythonCalls(code=True))),
+        Block(opener="<|python_start|>", bodies=(_JSON, PythonCalls(code=True)), closers=("<|python_end|>",)),
+    ),
     bare=(Block(opener="", bodies=(_JSON,), strict=True, triggers="{"),),
     end_tokens=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>"),
     template_signs=("<|python_tag|>",),

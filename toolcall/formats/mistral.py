@@ -8,7 +8,7 @@ from dataclasses import replace
 from toolcall.format import Format
 from toolcall.syntax import Block, JsonCalls, NamedJson
 
-_NAMED = NamedJson(name_ends=("[ARGS]", "[ARGS"), name_stops=("{",), id_marks=("[CALL_ID]",))
+_NAMED = NamedJson(name_ends=("[ARGS]", "[ARGS"), name_stops=("{", "("), id_marks=("[CALL_ID]",), python=True)
 
 MISTRAL = Format(
     name="mistral",
@@ -17,7 +17,7 @@ MISTRAL = Format(
     bare=(
         Block(
             opener="",
-            bodies=(replace(_NAMED, name_stops=()),),
+            bodies=(replace(_NAMED, name_stops=(), python=False),),
             triggers=string.ascii_letters + "_",
             rescued=True,
             hold=True,

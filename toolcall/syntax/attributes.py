@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from toolcall.schema import ANY, STRING, ParamType
+from toolcall.json_text import quote
+from toolcall.schema import ANY, STRING, ParamType, Tool, to_json
 
 NAMES = ("name", "tool", "key")
 """The attribute that holds the name; without it the name stands alone."""
@@ -16,6 +17,7 @@ _UNQUOTED = re.compile(r"(\S+)(\s+\w+\s*=.*)", re.DOTALL)
 _VALUE = r"""(?:"[^"]*+"|'[^']*+'|[^\s"'=]++)"""
 _OTHERS = re.compile(rf"(?:\s*+(?!{_NAMED})[\w:.-]++\s*+=\s*+{_VALUE}\s++)++(?={_NAMED})")
 """Attributes that stand in front of the name's."""
+_ATTRIBUTE = re.compile(rf"([\w:.-]++)\s*+=\s*+({_VALUE})")
 _PART = re.compile(
     rf"""(?:\s*+[\w:.-]++\s*+=\s*+{_VALUE}\s++)*+\s*+(?:[\w:.-]++\s*+)?(?:=\s*+(?:"[^"]*+"?|'[^']*+'?|[^\s"'=]*+))?"""
 )
@@ -58,6 +60,16 @@ def named_with_attributes(header: str, takes: Callable[[str], bool]) -> bool:
     """Whether the header is a name without quotes, and behind it the beginning of attributes."""
     name, space, rest = _LABEL.sub("", header, count=1).partition(" ")
     return bool(space) and takes(name) and may_be_attributes(rest)
+
+
+def arguments_in(attributes: str, tool: Tool) -> str | None:
+    """The arguments that attributes behind a name are: ``f city="Oslo" days=2``. None where they are none."""
+    found = _ATTRIBUTE.findall(attributes)
+    known = all(tool.has(key) for key, _ in found) and _ATTRIBUTE.sub("", attributes).strip() == ""
+    if not found or not known:
+        return None
+    plain = ((key, value[1:-1] if value[0] in "\"'" else value) for key, value in found)
+    return "{" + ", ".join(f"{quote(key)}: {to_json(value, tool.type_of(key))}" for key, value in plain) + "}"
 
 
 def unescape(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, peek, second
 from toolcall.output import Output
 
-FENCES = ("```json", "```JSON", "```tool_call", "```tool_code", "```")
+FENCES = ("```json", "```JSON", "```xml", "```tool_call", "```tool_code", "```")
 
 
 class EmptyBlock(NoCall):

@@ -163,7 +163,12 @@ class NamedJson:
             char = yield from skip_space(lx)
         if char == "(" and self.python:
             lx.pos += 1
-            yield from read_keywords(lx, call)
+            if (yield from skip_space(lx)) != "{":
+                yield from read_keywords(lx, call)
+                return
+            yield from read_arguments(lx, call)
+            if (yield from skip_space(lx)) == ")":
+                lx.pos += 1
         elif char in ("{", '"', "'", "n"):
             yield from read_arguments(lx, call)
         elif char:

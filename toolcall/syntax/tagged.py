@@ -23,6 +23,7 @@ from toolcall.lexer import (
 from toolcall.output import CallWriter, Output
 from toolcall.schema import ANY, Tool, ToolSet, to_json
 from toolcall.syntax.attributes import (
+    arguments_in,
     attribute_type,
     first_attribute,
     may_be_attributes,
@@ -53,7 +54,7 @@ class TaggedCalls(Tags):
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=options.undeclared)
-        tool, closed, key = yield from self._read_name(lx, out, call, options)
+        tool, closed, key, given = yield from self._read_name(lx, out, call, options)
         seen: list[str] = []
         if key:
             yield from self._read_param(lx, call, tool, seen, key)
@@ -94,7 +95,7 @@ class TaggedCalls(Tags):
                 return
         if call.undeclared and not seen and (word is None or not self.call_open):
             raise NoCall
-        call.put("}" if seen else "{}")
+        call.put("}" if seen else given or "{}")
         call.written = True
         call.end()
 
@@ -126,8 +127,10 @@ class TaggedCalls(Tags):
         if not self.shared_close:
             yield from at_marker(lx, self.members)
 
-    def _read_name(self, lx: Lexer, out: Output, call: CallWriter, options: Options) -> Read[tuple[Tool, bool, str]]:
-        """The tool, whether the call is whole, and a key that has been read with the name."""
+    def _read_name(
+        self, lx: Lexer, out: Output, call: CallWriter, options: Options
+    ) -> Read[tuple[Tool, bool, str, str | None]]:
+        """The tool, whether the call is whole, a key that has been read with the name, and arguments that have."""
         parts: list[str] = []
         tools = out.tools
 
@@ -151,7 +154,12 @@ class TaggedCalls(Tags):
         if self.value_open and not key:
             yield from skip_space(lx)
             yield from at_marker(lx, self.value_closing)
-        return call.named(first_attribute(name)[0]), word == self.self_close != "", key
+        name, attributes = first_attribute(name)
+        tool = call.named(name)
+        given = arguments_in(attributes, tool)
+        if given is None and attributes.strip() and not self.call_open:
+            raise NoCall
+        return tool, word == self.self_close != "", key, given
 
     def _glued(self, text: str, tools: ToolSet) -> list[tuple[str, str, bool]]:
         """``NAMEKEY``, where the opening tag of the first key is missing: names with the keys that may be meant, and

@@ -101,6 +101,8 @@ class TaggedValue:
             elif tags.value_stem and word.endswith(tags.value_stem):
                 size = yield from misspelt(lx, len(word))
                 if size and (yield from self._closes_here(lx, size, twice=False)):
+                    if lx.eof and lx.cut and not lx.buf[lx.pos + size :].lstrip(SPACE).startswith(tags.followers):
+                        raise NoCall  # what is missing may be its proper end
                     lx.pos += size
                     self._flush()
                     break
