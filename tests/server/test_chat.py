@@ -154,6 +154,19 @@ async def test_two_calls(make_gateway: Callable[..., Any]) -> None:
     assert len(set(ids)) == 4
 
 
+async def test_a_call_of_an_undeclared_tool_goes_to_the_client_and_one_of_a_tool_that_is_not_allowed_does_not(
+    make_gateway: Callable[..., Any],
+) -> None:
+    allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "add"}}]}
+    for text, names in ((TEXTS["undeclared"], ["nope"]), (PARIS, [])):
+        async with make_gateway(Reply(text, chunk=3)) as gateway:
+            fields = {"tools": [WEATHER, ADD], "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}}
+            message = rebuild(await gateway.stream(USER, **fields))
+        assert [call["name"] for call in message["tool_calls"]] == names
+        assert message["finish_reason"] == ("tool_calls" if names else "stop")
+        assert message["content"] == ("" if names else text)
+
+
 async def test_no_white_space_around_streamed_calls(make_gateway: Callable[..., Any]) -> None:
     async with make_gateway(Reply("\n\n" + TWO + "\n", chunk=1)) as gateway:
         chunks = await gateway.stream(USER, tools=[WEATHER, ADD])

@@ -316,6 +316,9 @@ async def test_parse_function_call(gateway: Gateway) -> None:
     assert orjson.loads(call["parameters"])["city"] == "Paris"
     assert body["normal_text"].strip() == "Let me see."
     assert await good(gateway, "/parse_function_call", {"text": text, "tools": [WEATHER]}) == body
+    undeclared = {"text": PARIS.replace("get_weather", "nope"), "tools": [WEATHER]}
+    (call,) = (await good(gateway, "/parse_function_call", undeclared))["calls"]
+    assert (call["tool_index"], call["name"]) == (-1, "nope")
     for wrong in ({"tool_call_parser": "nope"}, {"text": "x" * (limits.MAX_PARSED_CHARS + 1)}, {"tools": [5]}):
         response = await post(gateway, "/parse_function_call", {"text": "x", "tools": [WEATHER], **wrong})
         assert response.status_code == 400
