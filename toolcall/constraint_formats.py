@@ -38,7 +38,8 @@ EXACT_FORMATS: Mapping[str, str] = MappingProxyType(
         "hostname": _HOST,
     }
 )
-"""Formats whose strings the compiler would also write otherwise: with a sixtieth second, a leap day every year, longer than allowed."""
+"""Formats whose strings the compiler would also write otherwise: with a sixtieth second, a leap day every year, longer
+than allowed."""
 RAW_FORMATS: Mapping[str, str] = MappingProxyType(
     {
         **EXACT_FORMATS,

@@ -45,9 +45,7 @@ def resolve(model: str, *, download: bool = True, observer: PullObserver | None 
         found = _local(fetch_snapshot(model))
         return ResolvedModel(found.path, found.kind, model)
     aliases = ", ".join(known.name for known in CATALOG)
-    raise ModelNotFound(
-        f"no model {model!r}: no file, directory or hub id (org/name), none of {aliases}, {HASH_LM}"
-    )
+    raise ModelNotFound(f"no model {model!r}: no file, directory or hub id (org/name), none of {aliases}, {HASH_LM}")
 
 
 def _alias_path(entry: CatalogEntry, download: bool, observer: PullObserver | None) -> Path:
