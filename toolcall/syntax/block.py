@@ -131,11 +131,13 @@ class Block:
         if not all(firsts) or self.keep_opener:
             return None
         begins = "|".join([*firsts, *(re.escape(w[:2]) for w in (*self.closers, *self._inner.words))])
-        return re.compile(rf"[{SPACE}]*+(?!{begins})[^{SPACE}](?s:.)")
+        again = re.escape(self._again)
+        thrice = rf"|{again}[{SPACE}]*+{again}" if again else ""
+        return re.compile(rf"[{SPACE}]*+(?:(?!{begins})[^{SPACE}](?s:.){thrice})")
 
     def hopeless(self, text: str, pos: int) -> bool:
-        """Whether the text behind the opener cannot be a call, by its first two characters. Only saves time: reading
-        would end in an idle NoCall."""
+        """Whether the text behind the opener cannot be a call, by its first two characters, or because the opener comes
+        twice more. Only saves time: reading would end in an idle NoCall."""
         return self._hopeless is not None and self._hopeless.match(text, pos) is not None
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[bool]:
