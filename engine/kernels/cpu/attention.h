@@ -55,13 +55,14 @@ inline const uint8_t* key_tile(const KvView& view, int kv_head, int position) {
 }
 
 struct AttentionScratch {
-    uint32_t* query;    // [max_rows][k_words]
+    uint32_t* query;    // [max_rows][k_words, or head_dim where bfloat16 is computed in float32]
     int32_t* last;      // [max_rows] last visible position of each row
     float* scores;      // [8][KV_BLOCK]
     uint32_t* weights;  // [8][KV_BLOCK] words of the computing type
     float* values;      // [8][padded_dim]
     float *k_scale, *v_scale;     // [KV_BLOCK], int8 only
     uint8_t *k_tiles, *v_tiles;  // converted or gathered tiles of one block
+    float *k_wide, *v_wide;      // the same in float32, where the level has no dot product of bfloat16
 };
 
 struct BlockOps {

@@ -14,7 +14,13 @@ namespace callgate {
 #if defined(__AVX512F__)
 constexpr int ROWS = 8;
 #else
-constexpr int ROWS = 2;
+constexpr int ROWS = 4;
+#endif
+// Without a dot product of bfloat16, everything is computed in float32: a block's tiles are widened once for all rows.
+#if defined(__AVX512BF16__)
+constexpr bool BF16_DOT = true;
+#else
+constexpr bool BF16_DOT = false;
 #endif
 constexpr int MAX_ROWS_GROUP = 8;
 constexpr int BLOCK_TILES = KV_BLOCK / LANES;
@@ -235,6 +241,30 @@ void resolve(const KvView& view, AttentionScratch* s, int kv_head, int start, in
     }
 }
 
+// Rows of words of bfloat16 pairs to twice as many rows of floats.
+CG_INLINE void widen_rows(float* out, const uint32_t* in, int rows, int width) {
+    const u16v high = splat_bits(0xffff0000u);
+    for (int r = 0; r < rows; ++r, out += 2 * width, in += width)
+        for (int i = 0; i < width; i += LANES) {
+            const u16v pairs = load<u16v>(in + i);
+            store(out + i, pairs << 16);
+            store(out + width + i, pairs & high);
+        }
+}
+
+void widen_tiles(const KvLayout& l, AttentionScratch* s, Tiles& tiles, int count) {
+    float *k = s->k_wide, *v = s->v_wide;
+    for (int i = 0; i < count; ++i, k += LANES * l.head_dim, v += LANES * l.padded_dim) {
+        widen_rows(k, tiles.k[i], l.k_words, LANES);
+        widen_rows(v, tiles.v[i], LANES / 2, l.padded_dim);
+        tiles.k[i] = reinterpret_cast<const uint32_t*>(k);
+        tiles.v[i] = reinterpret_cast<const uint32_t*>(v);
+    }
+}
+
+// Words of one query and key where they are multiplied.
+CG_INLINE int computed_words(const KvLayout& l) { return BF16_DOT ? l.k_words : l.head_dim; }
+
 // ---------------------------------------------------------------- micro kernels
 
 // scores[r][t * 16 ..] = sum over words of a[r][w] * k_t[w][16 lanes], ascending w. FETCH: asks meanwhile for the lines of
@@ -260,6 +290,49 @@ CG_INLINE void score_tiles(float* scores, const uint32_t* a, int a_stride, const
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < T; ++t) store(scores + r * KV_BLOCK + t * LANES, acc[r][t]);
 }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+
+// out[r][16] (+)= sum over words of a[r][w] * b[w][16], ascending w: by hand, since the compiler takes wider vectors than
+// the machine's through memory.
+template <int R>
+CG_INLINE void multiply(float* out, int out_stride, const uint32_t* a, int a_stride, const uint32_t* b, int b_stride, int words,
+                        bool add) {
+    __m256 acc[R][2];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) acc[r][h] = add ? load<__m256>(out + r * out_stride + 8 * h) : _mm256_setzero_ps();
+#pragma GCC unroll 2
+    for (int w = 0; w < words; ++w) {
+        const __m256 b0 = load<__m256>(b + w * b_stride), b1 = load<__m256>(b + w * b_stride + 8);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+            const __m256 x = _mm256_broadcast_ss(reinterpret_cast<const float*>(a) + r * a_stride + w);
+            acc[r][0] = _mm256_fmadd_ps(x, b0, acc[r][0]);
+            acc[r][1] = _mm256_fmadd_ps(x, b1, acc[r][1]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) store(out + r * out_stride + 8 * h, acc[r][h]);
+}
+
+template <class M, int R, bool FETCH>
+void score_block(float* scores, const uint32_t* a, int a_stride, const Tiles& tiles, int count, int words) {
+    static_assert(M::v_rows == LANES, "float32");
+    for (int i = 0; i < count; ++i) multiply<R>(scores + i * LANES, KV_BLOCK, a, a_stride, tiles.k[i], LANES, words, false);
+}
+
+template <class M, int R>
+void value_block(float* values, const uint32_t* p, const Tiles& tiles, int count, int padded_dim) {
+    for (int d = 0; d < padded_dim; d += LANES)
+        for (int i = 0; i < count; ++i)
+            multiply<R>(values + d, padded_dim, p + i * LANES, KV_BLOCK, tiles.v[i] + d, padded_dim, LANES, i > 0);
+}
+
+#else
 
 template <class M, int R, bool FETCH>
 void score_block(float* scores, const uint32_t* a, int a_stride, const Tiles& tiles, int count, int words) {
@@ -296,6 +369,8 @@ void value_block(float* values, const uint32_t* p, const Tiles& tiles, int count
         value_vectors<M, R, 2>(values, padded_dim, p, tiles.v, d, count, padded_dim);
     if (d < padded_dim) value_vectors<M, R, 1>(values, padded_dim, p, tiles.v, d, count, padded_dim);
 }
+
+#endif
 
 template <class M, int R>
 struct ByRows {
@@ -344,12 +419,9 @@ CG_INLINE f16v weigh(const AttentionScratch* s, int type, const float* scores, u
     for (int i = 0; i < used; ++i) {
         f16v p = exp2_16<M::EXP2_DEGREE>(load<f16v>(scores + i * LANES) - largest);
         sum += p;
-        if (M::v_rows == LANES) {
-            store(weights + i * LANES, p);
-            continue;
-        }
         if (type == KV_INT8) p = p * load<f16v>(s->v_scale + i * LANES);
-        put_bf16(reinterpret_cast<uint16_t*>(weights) + i * LANES, p);
+        if (M::v_rows == LANES) store(weights + i * LANES, p);
+        else put_bf16(reinterpret_cast<uint16_t*>(weights) + i * LANES, p);
     }
     std::memset(weights + used * M::v_rows, 0, size_t(count - used) * M::v_rows * 4);
     return sum;
@@ -403,10 +475,11 @@ void attend_group(const KvLayout& l, AttentionScratch* s, const Tiles& tiles, in
     if (limit <= 0) return;
     limit = limit < KV_BLOCK ? limit : KV_BLOCK;
     const int count = (limit + LANES - 1) / LANES;
-    const uint32_t* a = s->query + size_t(first_row) * l.k_words;
+    const int words = computed_words(l);
+    const uint32_t* a = s->query + size_t(first_row) * size_t(words);
     for (int r = 0; r < rows; r += ROWS) {
         const int n = rows - r < ROWS ? rows - r : ROWS;
-        ByRows<M, ROWS>::score(n, s->scores + r * KV_BLOCK, a + size_t(r) * l.k_words, l.k_words, tiles, count, l.k_words,
+        ByRows<M, ROWS>::score(n, s->scores + r * KV_BLOCK, a + size_t(r) * size_t(words), words, tiles, count, words,
                                first_row + r == 0);
     }
     // Loop by loop over the rows, so that one's reduction does not wait for another's.
@@ -438,8 +511,8 @@ void load_queries(const HeadGeometry& g, const KvLayout& l, AttentionScratch* s,
             const int row = t * group + h;
             const float* x = q + t * q_stride + size_t(h) * g.head_dim;
             s->last[row] = first_position + t;
-            uint32_t* out = s->query + size_t(row) * l.k_words;
-            if (l.type == KV_FLOAT32) {
+            uint32_t* out = s->query + size_t(row) * size_t(computed_words(l));
+            if (l.type == KV_FLOAT32 || !BF16_DOT) {
                 for (int d = 0; d < g.head_dim; ++d) out[d] = float_bits(x[d] * scale);
                 continue;
             }
@@ -468,14 +541,18 @@ void attend(const HeadGeometry& g, const KvView& view, AttentionScratch* s, int 
         if (start >= limit) break;
         const int tokens = limit - start < KV_BLOCK ? limit - start : KV_BLOCK;
         Tiles tiles;
-        resolve(view, s, kv_head, start, (tokens + LANES - 1) / LANES, limit, tiles);
+        const int count = (tokens + LANES - 1) / LANES;
+        resolve(view, s, kv_head, start, count, limit, tiles);
+        if (!BF16_DOT && l.type != KV_FLOAT32) widen_tiles(l, s, tiles, count);
         for (int r = 0; r < rows; r += MAX_ROWS_GROUP) {
             const int n = rows - r < MAX_ROWS_GROUP ? rows - r : MAX_ROWS_GROUP;
-            if (l.type == KV_FLOAT32) {
-                attend_group<F32Math>(l, s, tiles, r, n, start, state);
-            } else {
-                attend_group<Bf16Math>(l, s, tiles, r, n, start, state);
+            if constexpr (BF16_DOT) {
+                if (l.type != KV_FLOAT32) {
+                    attend_group<Bf16Math>(l, s, tiles, r, n, start, state);
+                    continue;
+                }
             }
+            attend_group<F32Math>(l, s, tiles, r, n, start, state);
         }
     }
 }
@@ -494,6 +571,36 @@ void finish(const HeadGeometry& g, const float* state, int num_tokens, float* ou
 }
 
 // ---------------------------------------------------------------- argmax
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+
+// Whether sixteen values hold none above `best` and no NaN, so that nothing of them matters.
+CG_INLINE bool nothing_above(const float* x, float best) {
+    const __m256 limit = _mm256_set1_ps(best);
+    const __m256 a = _mm256_cmp_ps(load<__m256>(x), limit, _CMP_NLE_UQ), b = _mm256_cmp_ps(load<__m256>(x + 8), limit, _CMP_NLE_UQ);
+    return _mm256_testz_ps(_mm256_or_ps(a, b), _mm256_or_ps(a, b));
+}
+
+int argmax(const float* x, const uint32_t* mask, int n) {
+    const float none = -std::numeric_limits<float>::infinity();
+    float value = none;
+    int index = -1;
+    for (int i = 0; i < n; i += LANES) {
+        const int end = i + LANES < n ? i + LANES : n;
+        if (end == i + LANES && nothing_above(x + i, value)) continue;
+        for (int j = i; j < end; ++j) {
+            if (x[j] != x[j]) return j;
+            if (mask && !((mask[j / 32] >> (j % 32)) & 1u)) continue;
+            if (x[j] > value) {
+                value = x[j];
+                index = j;
+            }
+        }
+    }
+    return index;
+}
+
+#else
 
 int argmax(const float* x, const uint32_t* mask, int n) {
     const float none = -std::numeric_limits<float>::infinity();
@@ -542,6 +649,8 @@ int argmax(const float* x, const uint32_t* mask, int n) {
     }
     return index;
 }
+
+#endif
 
 const BlockOps OPS = {rms_norm, rotate, kv_write, attend, merge, finish, argmax};
 

@@ -48,7 +48,7 @@ size_t carve(void* memory, const KvLayout& l, int max_rows, AttentionScratch** o
     Carver c{static_cast<uint8_t*>(memory)};
     AttentionScratch s{};
     auto* self = c.take<AttentionScratch>(1);
-    s.query = c.take<uint32_t>(size_t(max_rows) * l.k_words);
+    s.query = c.take<uint32_t>(size_t(max_rows) * l.head_dim);
     s.last = c.take<int32_t>(max_rows);
     s.scores = c.take<float>(8 * KV_BLOCK);
     s.weights = c.take<uint32_t>(8 * KV_BLOCK);
@@ -57,6 +57,10 @@ size_t carve(void* memory, const KvLayout& l, int max_rows, AttentionScratch** o
     s.v_scale = c.take<float>(KV_BLOCK);
     s.k_tiles = c.take<uint8_t>(size_t(KV_BLOCK) * l.head_dim * 4);
     s.v_tiles = c.take<uint8_t>(size_t(KV_BLOCK) * l.padded_dim * 4);
+    if (l.type != KV_FLOAT32) {
+        s.k_wide = c.take<float>(size_t(KV_BLOCK) * l.head_dim);
+        s.v_wide = c.take<float>(size_t(KV_BLOCK) * l.padded_dim);
+    }
     if (self) *self = s;
     if (out) *out = self;
     return c.used;

@@ -10,267 +10,15 @@
 // share. As |dot| < 2^22, the sum's bits are those of a float in the same binade, which is p more.
 #pragma once
 
-#include "half.h"
-#include "linear_rows.h"
+#if defined(__AVX512F__)
+#include "linear_micro_avx512.h"
+#else
+#include "linear_micro_avx2.h"
+#endif
 
 namespace {
 
-using callgate::PackInfo;
-using callgate::pack_info;
 using callgate::TILE_GROUPS;
-
-typedef uint8_t u64v __attribute__((vector_size(64)));
-typedef uint16_t s32v __attribute__((vector_size(64)));
-
-#if defined(__AVX512F__)
-constexpr bool NATIVE_DOT = true;  // VPDPBUSD: any byte times any int8
-#else
-constexpr bool NATIVE_DOT = false;
-#endif
-
-#if defined(__AVX512F__)
-constexpr int PREFETCH_BYTES = 8192;
-#else
-constexpr int PREFETCH_BYTES = 1024;
-#endif
-
-#if defined(__AVX512F__)
-// Shifts move 16-bit lanes: what crosses from one byte into the next is for the caller to mask.
-CG_INLINE u64v shift_left(u64v v, int n) { return (u64v)((s32v)v << n); }
-CG_INLINE u64v shift_right(u64v v, int n) { return (u64v)((s32v)v >> n); }
-CG_INLINE u64v mask_bytes(u64v v, uint8_t mask) { return v & (u64v{} + mask); }
-#else
-// By halves and by hand: left to the compiler, operations on vectors wider than the machine's go through memory.
-template <class Op>
-CG_INLINE u64v by_halves(u64v v, Op op) {
-    __m256i a[2];
-    std::memcpy(a, &v, 64);
-    a[0] = op(a[0]);
-    a[1] = op(a[1]);
-    std::memcpy(&v, a, 64);
-    return v;
-}
-
-CG_INLINE u64v shift_left(u64v v, int n) {
-    return by_halves(v, [n](__m256i a) { return _mm256_slli_epi16(a, n); });
-}
-CG_INLINE u64v shift_right(u64v v, int n) {
-    return by_halves(v, [n](__m256i a) { return _mm256_srli_epi16(a, n); });
-}
-CG_INLINE u64v mask_bytes(u64v v, uint8_t mask) {
-    return by_halves(v, [mask](__m256i a) { return _mm256_and_si256(a, _mm256_set1_epi8(char(mask))); });
-}
-#endif
-
-// acc[l] += sum_j w[4l+j] * x[4l+j]; w unsigned, x the same four int8 in every lane.
-// WIDE: w uses all eight bits; without VPDPBUSD it is then taken as w - 128.
-template <bool WIDE>
-CG_INLINE i16v dot4(i16v acc, u64v w, i16v x) {
-#if defined(__AVX512F__)
-    return (i16v)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)x);
-#else
-    __m256i a[2], b[2], c[2];
-    std::memcpy(a, &w, 64);
-    std::memcpy(b, &x, 64);
-    std::memcpy(c, &acc, 64);
-    const __m256i ones = _mm256_set1_epi16(1);
-    for (int i = 0; i < 2; ++i) {
-        if (WIDE) {
-            a[i] = _mm256_xor_si256(a[i], _mm256_set1_epi8(-128));
-            b[i] = _mm256_sign_epi8(b[i], a[i]);
-            a[i] = _mm256_abs_epi8(a[i]);
-        }
-        c[i] = _mm256_add_epi32(c[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a[i], b[i]), ones));
-    }
-    std::memcpy(&acc, c, 64);
-    return acc;
-#endif
-}
-
-CG_INLINE f16v load_half(const uint8_t* p) {
-#if defined(__AVX512F__)
-    return (f16v)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
-#else
-    const __m256 f[2] = {_mm256_cvtph_ps(load<__m128i>(p)), _mm256_cvtph_ps(load<__m128i>(p + 16))};
-    return load<f16v>(f);
-#endif
-}
-
-template <bool SIGNED>
-CG_INLINE f16v load_bytes(const uint8_t* p) {
-#if defined(__AVX512F__)
-    const __m128i v = load<__m128i>(p);
-    return (f16v)_mm512_cvtepi32_ps(SIGNED ? _mm512_cvtepi8_epi32(v) : _mm512_cvtepu8_epi32(v));
-#else
-    __m256i v[2];
-    for (int i = 0; i < 2; ++i) {
-        const __m128i b = _mm_loadl_epi64((const __m128i*)(p + 8 * i));
-        v[i] = SIGNED ? _mm256_cvtepi8_epi32(b) : _mm256_cvtepu8_epi32(b);
-    }
-    return to_float(load<i16v>(v));
-#endif
-}
-
-// low | (high & mask)
-CG_INLINE u64v join(u64v low, u64v high, uint8_t mask) {
-#if defined(__AVX512F__)
-    return (u64v)_mm512_ternarylogic_epi32((__m512i)low, (__m512i)high, (__m512i)(u64v{} + mask), 0xf8);
-#else
-    __m256i a[2], b[2];
-    std::memcpy(a, &low, 64);
-    std::memcpy(b, &high, 64);
-    for (int i = 0; i < 2; ++i) a[i] = _mm256_or_si256(a[i], _mm256_and_si256(b[i], _mm256_set1_epi8(char(mask))));
-    std::memcpy(&low, a, 64);
-    return low;
-#endif
-}
-
-// Bits of v moved so that bit `from` becomes bit 4; neighbours and what crosses bytes are for the caller to mask.
-CG_INLINE u64v to_bit4(u64v v, int from) {
-    return from < 4 ? shift_left(v, 4 - from) : from > 4 ? shift_right(v, from - 4) : v;
-}
-
-enum Kind { SYMMETRIC, MINIMUM, HALVES };
-
-// A packed type as the inner loop sees it: quad q of half h as bytes, and two float vectors per half.
-template <int FMT>
-struct Packed {
-    static constexpr PackInfo INFO = pack_info(FMT);
-    static constexpr Kind KIND = FMT == CG_Q6_K                                                        ? HALVES
-                                 : FMT == CG_Q4_0 || FMT == CG_Q5_0 || FMT == CG_Q8_0 ? SYMMETRIC
-                                                                                                        : MINIMUM;
-    static constexpr bool WIDE = FMT == CG_Q8_0;
-    static constexpr int ZERO = FMT == CG_Q4_0                       ? 8
-                                : FMT == CG_Q5_0                     ? 16
-                                : FMT == CG_Q6_K                     ? 32
-                                : FMT == CG_Q8_0 && NATIVE_DOT ? 128
-                                                                       : 0;
-    static constexpr int SUPER_GROUPS = INFO.super_groups, SUPER_BYTES = INFO.super_bytes, BYTES = INFO.group_bytes;
-
-    CG_INLINE u64v quad(const uint8_t* g, int q, int h) {
-        if (FMT == CG_Q8_0) return load<u64v>(g + (q * 2 + h) * 64);
-        u64v v = load<u64v>(g + INFO.low_at + ((q >> 1) * 2 + h) * 64);
-        v = mask_bytes(q & 1 ? shift_right(v, 4) : v, 15);
-        if (FMT == CG_Q6_K) return join(v, to_bit4(load<u64v>(g + ((q >> 2) * 2 + h) * 64), q % 4 * 2), 0x30);
-        if (FMT == CG_Q5_0 || FMT == CG_Q5_1 || FMT == CG_Q5_K) return join(v, to_bit4(load<u64v>(g + h * 64), q), 0x10);
-        return v;
-    }
-
-    CG_INLINE void scales(const uint8_t* super, const uint8_t* g, int h, f16v* s, f16v* t) {
-        const uint8_t* p = g + INFO.scale_at;
-        if (FMT == CG_Q6_K) {
-            const f16v d = load_half(super + 32 * h);
-            *s = d * load_bytes<true>(p + 16 * h);
-            *t = d * load_bytes<true>(p + 32 + 16 * h);
-        } else if (INFO.super_bytes) {
-            *s = load_half(super + 32 * h) * load_bytes<false>(p + 16 * h);
-            *t = load_half(super + 64 + 32 * h) * load_bytes<false>(p + 32 + 16 * h);
-        } else {
-            *s = load_half(p + 32 * h);
-            if (KIND == MINIMUM) *t = -load_half(p + 64 + 32 * h);
-        }
-    }
-};
-
-// A tile unpacked to bytes and float scales: [8 quads][2 halves][64], then s [32] (and t [32]).
-template <class F>
-struct Unpacked {
-    static constexpr Kind KIND = F::KIND;
-    static constexpr bool WIDE = F::WIDE;
-    static constexpr int ZERO = F::ZERO;
-    static constexpr int SUPER_GROUPS = 1, SUPER_BYTES = 0, BYTES = KIND == SYMMETRIC ? 1152 : 1280;
-
-    CG_INLINE u64v quad(const uint8_t* g, int q, int h) { return load<u64v>(g + (q * 2 + h) * 64); }
-    CG_INLINE void scales(const uint8_t*, const uint8_t* g, int h, f16v* s, f16v* t) {
-        *s = load<f16v>(g + 1024 + 64 * h);
-        if (KIND != SYMMETRIC) *t = load<f16v>(g + 1152 + 64 * h);
-    }
-};
-
-// What the int32 sum of a group, or of a half of it, starts from.
-template <class F>
-CG_INLINE i16v start(const cg_q8_group& x, int half = 0) {
-    switch (F::ZERO) {
-        case 8: return splat_i(x.start_8);
-        case 16: return splat_i(x.start_16);
-        case 32: return splat_i(x.start_32[half]);
-        case 128: return splat_i(x.start_128);
-        default: return (i16v)splat_f(x.base);
-    }
-}
-
-// dot * s_x, from where start() began.
-CG_INLINE f16v product(i16v sum, const cg_q8_group& x) { return (f16v)sum - splat_f(x.base); }
-
-CG_INLINE i16v quad_of(const cg_q8_group* x, int q) {
-    int32_t bits;
-    std::memcpy(&bits, x->q + 4 * q, 4);
-    return splat_i(bits);
-}
-
-// R rows times one group: the integer part of quads [q0, q1).
-// tile: where to leave the unpacked bytes for further rows, or nullptr.
-template <class F, int R>
-CG_INLINE void dot_quads(const uint8_t* g, const cg_q8_group* x, size_t stride, int q0, int q1, i16v (&dot)[R][2],
-                         uint8_t* tile) {
-#pragma GCC unroll 8
-    for (int q = q0; q < q1; ++q) {
-        const u64v w0 = F::quad(g, q, 0), w1 = F::quad(g, q, 1);
-        if (tile) {
-            store(tile + q * 128, w0);
-            store(tile + q * 128 + 64, w1);
-        }
-#pragma GCC unroll 6
-        for (int r = 0; r < R; ++r) {
-            const i16v v = quad_of(x + size_t(r) * stride, q);
-            dot[r][0] = dot4<F::WIDE>(dot[r][0], w0, v);
-            dot[r][1] = dot4<F::WIDE>(dot[r][1], w1, v);
-        }
-    }
-}
-
-// next: whether further rows follow these, whose activations are then asked for.
-template <class F, int R>
-CG_INLINE void one_group(const uint8_t* super, const uint8_t* g, const cg_q8_group* x, size_t stride, f16v (&acc)[R][2],
-                         uint8_t* tile, bool next) {
-    i16v dot[R][2];
-    f16v s[2], t[2] = {};
-    F::scales(super, g, 0, &s[0], &t[0]);
-    F::scales(super, g, 1, &s[1], &t[1]);
-    if (tile) {
-        store(tile + 1024, s[0]);
-        store(tile + 1088, s[1]);
-        if (F::KIND != SYMMETRIC) {
-            store(tile + 1152, t[0]);
-            store(tile + 1216, t[1]);
-        }
-    }
-    constexpr int PARTS = F::KIND == HALVES ? 2 : 1, QUADS = 8 / PARTS;
-#pragma GCC unroll 2
-    for (int part = 0; part < PARTS; ++part) {
-#pragma GCC unroll 6
-        for (int r = 0; r < R; ++r) {
-            if (next && part == 0) __builtin_prefetch(x + size_t(R + r) * stride);
-            dot[r][0] = dot[r][1] = start<F>(x[size_t(r) * stride], part);
-        }
-        dot_quads<F, R>(g, x, stride, QUADS * part, QUADS * part + QUADS, dot, tile);
-#pragma GCC unroll 6
-        for (int r = 0; r < R; ++r) {
-            const cg_q8_group& xr = x[size_t(r) * stride];
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; ++h) {
-                if (F::KIND == MINIMUM) acc[r][h] = fma16(t[h], splat_f(xr.neg_sum), acc[r][h]);
-                acc[r][h] = fma16(product(dot[r][h], xr), part ? t[h] : s[h], acc[r][h]);
-            }
-        }
-    }
-}
-
-// As many rows as the registers hold: an int32 and a float accumulator each.
-template <class F>
-constexpr int max_rows() {
-    return !NATIVE_DOT ? 2 : F::KIND == MINIMUM ? 5 : 6;
-}
 
 // What a pass over the weights does besides computing.
 enum Pass {
@@ -289,12 +37,7 @@ struct Ahead {
 template <class F, int R, Pass PASS>
 __attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, size_t stride, int groups, float* out, bool add,
                                      uint8_t* tile, Ahead ahead) {
-    f16v acc[R][2];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-        acc[r][0] = add ? load<f16v>(out + r * LANES) : f16v{};
-        acc[r][1] = add ? load<f16v>(out + r * LANES + 16) : f16v{};
-    }
+    Sums<R> sums(out, add);
     for (int g0 = 0; g0 < groups; g0 += F::SUPER_GROUPS) {
         const uint8_t* super = w;
         w += F::SUPER_BYTES;
@@ -305,17 +48,13 @@ __attribute__((noinline)) void micro(const uint8_t* w, const cg_q8_group* x, siz
             } else {
                 for (int line = 0; line < ahead.lines; ++line, ahead.at += 64) __builtin_prefetch(ahead.at);
             }
-            one_group<F, R>(super, w, x, stride, acc, PASS == UNPACK ? tile : nullptr, PASS == CACHED);
+            one_group<F, R>(super, w, x, stride, sums, PASS == UNPACK ? tile : nullptr, PASS == CACHED);
             w += F::BYTES;
             if (PASS == UNPACK) tile += Unpacked<F>::BYTES;
             ++x;
         }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-        store(out + r * LANES, acc[r][0]);
-        store(out + r * LANES + 16, acc[r][1]);
-    }
+    sums.finish();
 }
 
 template <class F, Pass PASS>
@@ -436,24 +175,6 @@ uint64_t read_all(const uint8_t* memory, size_t bytes) {
     }
     const u16v all = x[0] ^ x[1] ^ x[2] ^ x[3];
     return uint64_t(all[0]) + all[15];
-}
-
-double dots(int rounds) {
-    constexpr int CHAINS = 12;
-    i16v acc[CHAINS] = {}, x = splat_i(rounds);
-    u64v w = u64v{} + uint8_t(rounds);
-    for (int i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-        for (int c = 0; c < CHAINS; ++c) {
-            acc[c] = dot4<false>(acc[c], w, x);
-#if defined(__AVX512F__)
-            asm("" : "+v"(acc[c]));  // twelve equal sums would be computed once
-#endif
-        }
-    }
-#pragma GCC unroll 12
-    for (int c = 1; c < CHAINS; ++c) acc[0] += acc[c];
-    return double(rounds) * CHAINS * 128 + (acc[0][0] == 1 ? 1e-9 : 0);
 }
 
 const callgate::Kernels KERNELS = {

@@ -24,7 +24,8 @@ typedef uint32_t u16v __attribute__((vector_size(64)));
 typedef int8_t b16v __attribute__((vector_size(16)));
 typedef uint16_t h16v __attribute__((vector_size(32)));
 
-#define CG_INLINE static inline __attribute__((always_inline))
+#define CG_METHOD inline __attribute__((always_inline))
+#define CG_INLINE static CG_METHOD
 
 template <class V>
 CG_INLINE V load(const void* p) {
