@@ -241,22 +241,31 @@ void resolve(const KvView& view, AttentionScratch* s, int kv_head, int start, in
     }
 }
 
-// Rows of words of bfloat16 pairs to twice as many rows of floats.
-CG_INLINE void widen_rows(float* out, const uint32_t* in, int rows, int width) {
-    const u16v high = splat_bits(0xffff0000u);
-    for (int r = 0; r < rows; ++r, out += 2 * width, in += width)
+// Rows of words of bfloat16 pairs to twice as many rows of floats; asks for as many lines of what is widened next.
+CG_INLINE void widen_rows(float* out, const uint32_t* in, int rows, int width, const uint32_t* next) {
+    for (int r = 0; r < rows; ++r, out += 2 * width, in += width, next += width)
         for (int i = 0; i < width; i += LANES) {
+            __builtin_prefetch(next + i);
+#if defined(__AVX2__)
+#pragma GCC unroll 2
+            for (int h = i; h < i + LANES; h += 8) {
+                const __m256i pairs = load<__m256i>(in + h);
+                store(out + h, _mm256_slli_epi32(pairs, 16));
+                store(out + width + h, _mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000u))));
+            }
+#else
             const u16v pairs = load<u16v>(in + i);
             store(out + i, pairs << 16);
-            store(out + width + i, pairs & high);
+            store(out + width + i, pairs & splat_bits(0xffff0000u));
+#endif
         }
 }
 
 void widen_tiles(const KvLayout& l, AttentionScratch* s, Tiles& tiles, int count) {
     float *k = s->k_wide, *v = s->v_wide;
     for (int i = 0; i < count; ++i, k += LANES * l.head_dim, v += LANES * l.padded_dim) {
-        widen_rows(k, tiles.k[i], l.k_words, LANES);
-        widen_rows(v, tiles.v[i], LANES / 2, l.padded_dim);
+        widen_rows(k, tiles.k[i], l.k_words, LANES, tiles.k[i + 2]);
+        widen_rows(v, tiles.v[i], LANES / 2, l.padded_dim, tiles.v[i + 2 < count ? i + 2 : i]);
         tiles.k[i] = reinterpret_cast<const uint32_t*>(k);
         tiles.v[i] = reinterpret_cast<const uint32_t*>(v);
     }
@@ -388,6 +397,50 @@ struct ByRows {
 
 // ---------------------------------------------------------------- softmax of one block, merging of blocks
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+
+// The first `visible` of a row's scores, the last vector padded with `none`; int8 keys' scales are applied. Returns the
+// largest.
+CG_INLINE float prepare_scores(const AttentionScratch* s, int type, float* scores, int visible) {
+    const int used = (visible + LANES - 1) / LANES * LANES;
+    if (type == KV_INT8)
+        for (int i = 0; i < used; i += 8)
+            store(scores + i, _mm256_mul_ps(load<__m256>(scores + i), load<__m256>(s->k_scale + i)));
+    for (int i = visible; i < used; ++i) scores[i] = -1e30f;
+    __m256 largest[2] = {_mm256_set1_ps(-1e30f), _mm256_set1_ps(-1e30f)};
+    for (int i = 0; i < used; i += LANES)
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) largest[h] = _mm256_max_ps(largest[h], load<__m256>(scores + i + 8 * h));
+    const __m256 all = _mm256_max_ps(largest[0], largest[1]);
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+// scores -> weights 2^(score - row_max) in the computing type, 0 behind `visible` up to `count` tiles. Returns the lanes'
+// sums.
+template <class M>
+CG_INLINE f16v weigh(const AttentionScratch* s, int type, const float* scores, uint32_t* weights, int count, int visible,
+                     float row_max) {
+    static_assert(M::v_rows == LANES, "float32");
+    const int used = (visible + LANES - 1) / LANES * LANES;
+    const __m256 largest = _mm256_set1_ps(row_max);
+    __m256 sum[2] = {};
+    for (int i = 0; i < used; i += LANES)
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) {
+            const int at = i + 8 * h;
+            __m256 p = exp2_8(_mm256_sub_ps(load<__m256>(scores + at), largest));
+            sum[h] = _mm256_add_ps(sum[h], p);
+            if (type == KV_INT8) p = _mm256_mul_ps(p, load<__m256>(s->v_scale + at));
+            store(weights + at, p);
+        }
+    std::memset(weights + used, 0, size_t(count * LANES - used) * 4);
+    return load<f16v>(sum);
+}
+
+#else
+
 // The first `visible` of a row's scores, the last vector padded with `none`; int8 keys' scales are applied. Returns the
 // largest.
 CG_INLINE float prepare_scores(const AttentionScratch* s, int type, float* scores, int visible) {
@@ -427,6 +480,8 @@ CG_INLINE f16v weigh(const AttentionScratch* s, int type, const float* scores, u
     return sum;
 }
 
+#endif
+
 // Merges up to MAX_ROWS_GROUP rows into their states: values[padded_dim], then [0] = max, [1] = sum. Rows of sum 0 saw
 // nothing; a sum that is NaN is merged like any other, so that it stays visible. The rows' factors are computed side by
 // side, one to a lane.
@@ -446,8 +501,14 @@ CG_INLINE void merge_rows(float* state, size_t state_stride, const float* values
         if (row_sum[r] == 0.0f) continue;
         float *s = state + size_t(r) * state_stride, *tail = s + padded_dim;
         const float* v = values + size_t(r) * values_stride;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+        const __m256 kept = _mm256_set1_ps(keep[r]), taken = _mm256_set1_ps(take[r]);
+        for (int d = 0; d < padded_dim; d += 8)
+            store(s + d, _mm256_fmadd_ps(load<__m256>(s + d), kept, _mm256_mul_ps(load<__m256>(v + d), taken)));
+#else
         for (int d = 0; d < padded_dim; d += LANES)
             store(s + d, fma16(load<f16v>(s + d), splat(keep[r]), load<f16v>(v + d) * take[r]));
+#endif
         tail[0] = top[r];
         tail[1] = tail[1] * keep[r] + row_sum[r] * take[r];
     }

@@ -101,18 +101,6 @@ CG_INLINE f16v reciprocal(f16v x) {
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
 
-// 2^x for -126 <= x <= 126, as exp2_16 of vec.h.
-CG_INLINE __m256 exp2_8(__m256 x) {
-    const __m256 magic = _mm256_set1_ps(12582912.0f), shifted = _mm256_add_ps(x, magic);
-    const __m256 f = _mm256_sub_ps(x, _mm256_sub_ps(shifted, magic));
-    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(1.32647272e-3f), f, _mm256_set1_ps(9.67151264e-3f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(5.55073374e-2f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(2.40222421e-1f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(6.93146978e-1f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
-}
-
 CG_INLINE __m256 silu_8(__m256 x) {
     const __m256 low = _mm256_set1_ps(-87.0f);
     // max gives its second operand for NaN; the sum below brings the NaN back.
