@@ -58,7 +58,8 @@ def measure(
     total, tokens = sum(each.values()), sum(len(batch.input_ids) for batch in steps)
     shares = " ".join(f"{op} {seconds * 1e3:.2f}" for op, seconds in each.items() if seconds > 0.005 * total)
     print(f"{name:26} {fastest * 1e3:9.2f} ms {tokens / fastest:7.1f} tok/s", end="")
-    print(f"   {'undisturbed' if equal_calls else 'in sum':11} {total * 1e3:9.2f} ms {tokens / total:7.1f} tok/s   {shares}", flush=True)
+    kind = "undisturbed" if equal_calls else "in sum"
+    print(f"   {kind:11} {total * 1e3:9.2f} ms {tokens / total:7.1f} tok/s   {shares}", flush=True)
 
 
 def main() -> None:
