@@ -1,4 +1,4 @@
-// The linear layers' inner loops over sixteen-lane vectors, for AVX-512 with VNNI and for AVX2.
+// The linear layers, for AVX-512 with VNNI and for AVX2, whose loops over a group are in linear_micro_*.h.
 //
 // The arithmetic of one output, the same in every path below (this is what makes a row's bits independent of the
 // batch): for each group of 32 k in ascending order

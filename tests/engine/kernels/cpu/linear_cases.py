@@ -29,7 +29,7 @@ def _levels() -> tuple[Isa, ...]:
 
 LEVELS = _levels()
 # Where a block's float16 numbers lie.
-_HALVES = {
+HALVES = {
     Format.Q4_1: (0, 2),
     Format.Q5_1: (0, 2),
     Format.Q4_K: (0, 2),
@@ -55,7 +55,7 @@ def random_weight(fmt: Format, n: int, k: int, seed: int = 0, *, scale: float = 
         return Weight(fmt, n, k, values, b)
     raw = rng.integers(0, 256, (n, row_bytes(fmt, k)), dtype=np.uint8)
     blocks = raw.reshape(n, k // block_of(fmt), row_bytes(fmt, block_of(fmt)))
-    for at in _HALVES.get(fmt, (0,)):
+    for at in HALVES.get(fmt, (0,)):
         halves = (rng.standard_normal(blocks.shape[:2]) * scale).astype(np.float16)
         halves[rng.random(halves.shape) < 0.125] = 0
         blocks[:, :, at : at + 2] = halves[..., None].view(np.uint8)

@@ -24,6 +24,7 @@ from engine.kernels.cpu.linear import (
 from engine.kernels.cpu.linear_ref import dequantize_ref, linear_ref, quantize_rows_ref, silu_mul_ref
 from tests.engine.kernels.cpu.linear_cases import (
     FLOATS,
+    HALVES,
     LEVELS,
     QUANTIZED,
     block_of,
@@ -185,6 +186,26 @@ class TestForward:
             x = rows_of(context, layer.rows_kind, random_rows(10, k))
             assert_close(layer.forward(context, x), x.values(), weight)
             layer.close()
+
+    @pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF], ids=hex)
+    @pytest.mark.parametrize("fmt", QUANTIZED, ids=name)
+    def test_extreme_codes_times_extreme_activations(self, context: Context, fmt: Format, byte: int) -> None:
+        """Sums of products are held in sixteen bits on the way: the largest ones fit."""
+        weight = random_weight(fmt, 32, 512)
+        blocks = weight.raw.reshape(32, 512 // block_of(fmt), -1)
+        codes = np.full_like(blocks, byte)
+        for at in HALVES.get(fmt, (0,)):
+            codes[:, :, at : at + 2] = np.array([0.5], np.float16).view(np.uint8)
+        weight = Weight(fmt, 32, 512, codes.reshape(weight.raw.shape))
+        layer = Linear.stack([weight])
+        signs = np.ones((9, 512), np.float32)
+        signs[3:6] = -1
+        signs[6:, ::2] = -1
+        x = rows_of(context, layer.rows_kind, signs * 127)
+        for m in (1, 3, 9):
+            part = rows_of(context, layer.rows_kind, (signs * 127)[:m])
+            assert_close(layer.forward(context, part), x.values()[:m], weight)
+        layer.close()
 
     @pytest.mark.parametrize("fmt", QUANTIZED, ids=name)
     @given(seed=st.integers(0, 2**32), exponent=st.integers(-12, 3), m=st.integers(1, 30), n=st.integers(1, 70))
