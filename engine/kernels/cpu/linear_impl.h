@@ -104,60 +104,14 @@ void block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc,
 
 // ---- unquantized weights: one accumulator per output, k ascending -----------------------------------------------
 
-struct Bf16 {
-    typedef uint16_t T;
-    static constexpr int STEP = 2, BYTES = 128;
-    CG_INLINE f16v mul_add(f16v acc, const uint8_t* w, const uint16_t* x) {
-        uint32_t pair;
-        std::memcpy(&pair, x, 4);
-        return dot_bf16(acc, splat_bits(pair), load<u16v>(w));
-    }
-};
-
-struct F32 {
-    typedef float T;
-    static constexpr int STEP = 1, BYTES = 128;
-    CG_INLINE f16v mul_add(f16v acc, const uint8_t* w, const float* x) { return fma16(splat_f(*x), load<f16v>(w), acc); }
-};
-
-template <class F, int R>
-__attribute__((noinline)) void float_micro(const uint8_t* w, const typename F::T* x, size_t stride, int k, float* out, bool add) {
-    f16v acc[R][2];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-        acc[r][0] = add ? load<f16v>(out + r * LANES) : f16v{};
-        acc[r][1] = add ? load<f16v>(out + r * LANES + 16) : f16v{};
-    }
-    for (int i = 0; i < k; i += F::STEP, w += F::BYTES) {
-        __builtin_prefetch(w + PREFETCH_BYTES);
-        __builtin_prefetch(w + PREFETCH_BYTES + 64);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            acc[r][0] = F::mul_add(acc[r][0], w, x + size_t(r) * stride + i);
-            acc[r][1] = F::mul_add(acc[r][1], w + 64, x + size_t(r) * stride + i);
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-        store(out + r * LANES, acc[r][0]);
-        store(out + r * LANES + 16, acc[r][1]);
-    }
-}
-
 template <class F>
 void float_block(const uint8_t* w, int k, const void* rows_data, int rows, float* acc, uint8_t*) {
     const auto* x = static_cast<const typename F::T*>(rows_data);
     constexpr int TILE_K = 256;
     for (int i = 0; i < k; i += TILE_K) {
         const int n = k - i < TILE_K ? k - i : TILE_K;
-        for (int r = 0; r < rows;) {
-            const auto* xr = x + size_t(r) * size_t(k) + i;
-            float* out = acc + r * LANES;
-            if (rows - r >= 8) float_micro<F, 8>(w, xr, size_t(k), n, out, i > 0), r += 8;
-            else if (rows - r >= 4) float_micro<F, 4>(w, xr, size_t(k), n, out, i > 0), r += 4;
-            else if (rows - r >= 2) float_micro<F, 2>(w, xr, size_t(k), n, out, i > 0), r += 2;
-            else float_micro<F, 1>(w, xr, size_t(k), n, out, i > 0), r += 1;
-        }
+        for (int r = 0; r < rows;)
+            r += float_rows<F>(rows - r, w, x + size_t(r) * size_t(k) + i, size_t(k), n, acc + r * LANES, i > 0);
         w += n / F::STEP * F::BYTES;
     }
 }

@@ -211,6 +211,74 @@ constexpr int max_rows() {
     return 4;
 }
 
+// ---- unquantized weights: [k / STEP][32 outputs][STEP], one accumulator per output, k ascending
+
+struct Bf16 {
+    typedef uint16_t T;
+    static constexpr int STEP = 2, BYTES = 128;
+
+    template <int R>
+    CG_INLINE void add(__m256 (&acc)[R][4], const uint8_t* w, const uint16_t* x, size_t stride) {
+        const __m256i high = _mm256_set1_epi32(int(0xffff0000u));
+        __m256 first[R], second[R];
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+            int32_t bits;
+            std::memcpy(&bits, x + size_t(r) * stride, 4);
+            const __m256i pair = _mm256_set1_epi32(bits);
+            first[r] = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
+            second[r] = _mm256_castsi256_ps(_mm256_and_si256(pair, high));
+        }
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) {
+            const __m256i pairs = load<__m256i>(w + 32 * v);
+            const __m256 w0 = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+            const __m256 w1 = _mm256_castsi256_ps(_mm256_and_si256(pairs, high));
+#pragma GCC unroll 2
+            for (int r = 0; r < R; ++r) acc[r][v] = _mm256_fmadd_ps(second[r], w1, _mm256_fmadd_ps(first[r], w0, acc[r][v]));
+        }
+    }
+};
+
+struct F32 {
+    typedef float T;
+    static constexpr int STEP = 1, BYTES = 128;
+
+    template <int R>
+    CG_INLINE void add(__m256 (&acc)[R][4], const uint8_t* w, const float* x, size_t stride) {
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v)
+#pragma GCC unroll 2
+            for (int r = 0; r < R; ++r)
+                acc[r][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + size_t(r) * stride), load<__m256>(w + 32 * v), acc[r][v]);
+    }
+};
+
+template <class F, int R>
+__attribute__((noinline)) void float_micro(const uint8_t* w, const typename F::T* x, size_t stride, int k, float* out, bool add) {
+    __m256 acc[R][4];
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) acc[r][v] = add ? load<__m256>(out + r * LANES + 8 * v) : _mm256_setzero_ps();
+    for (int i = 0; i < k; i += F::STEP, w += F::BYTES) {
+        __builtin_prefetch(w + PREFETCH_BYTES);
+        __builtin_prefetch(w + PREFETCH_BYTES + 64);
+        F::template add<R>(acc, w, x + i, stride);
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) store(out + r * LANES + 8 * v, acc[r][v]);
+}
+
+// Adds k products to as many of `rows` as one pass takes; returns how many.
+template <class F>
+int float_rows(int rows, const uint8_t* w, const typename F::T* x, size_t stride, int k, float* out, bool add) {
+    if (rows >= 2) return float_micro<F, 2>(w, x, stride, k, out, add), 2;
+    return float_micro<F, 1>(w, x, stride, k, out, add), 1;
+}
+
 double dots(int rounds) {
     constexpr int CHAINS = 6;
     __m256i acc[CHAINS] = {}, x = _mm256_set1_epi8(char(rounds)), w = _mm256_set1_epi8(1);

@@ -208,6 +208,55 @@ constexpr int max_rows() {
     return F::KIND == MINIMUM ? 5 : 6;
 }
 
+struct Bf16 {
+    typedef uint16_t T;
+    static constexpr int STEP = 2, BYTES = 128;
+    CG_INLINE f16v mul_add(f16v acc, const uint8_t* w, const uint16_t* x) {
+        uint32_t pair;
+        std::memcpy(&pair, x, 4);
+        return dot_bf16(acc, splat_bits(pair), load<u16v>(w));
+    }
+};
+
+struct F32 {
+    typedef float T;
+    static constexpr int STEP = 1, BYTES = 128;
+    CG_INLINE f16v mul_add(f16v acc, const uint8_t* w, const float* x) { return fma16(splat_f(*x), load<f16v>(w), acc); }
+};
+
+template <class F, int R>
+__attribute__((noinline)) void float_micro(const uint8_t* w, const typename F::T* x, size_t stride, int k, float* out, bool add) {
+    f16v acc[R][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        acc[r][0] = add ? load<f16v>(out + r * LANES) : f16v{};
+        acc[r][1] = add ? load<f16v>(out + r * LANES + 16) : f16v{};
+    }
+    for (int i = 0; i < k; i += F::STEP, w += F::BYTES) {
+        __builtin_prefetch(w + PREFETCH_BYTES);
+        __builtin_prefetch(w + PREFETCH_BYTES + 64);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            acc[r][0] = F::mul_add(acc[r][0], w, x + size_t(r) * stride + i);
+            acc[r][1] = F::mul_add(acc[r][1], w + 64, x + size_t(r) * stride + i);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        store(out + r * LANES, acc[r][0]);
+        store(out + r * LANES + 16, acc[r][1]);
+    }
+}
+
+// Adds k products to as many of `rows` as one pass takes; returns how many.
+template <class F>
+int float_rows(int rows, const uint8_t* w, const typename F::T* x, size_t stride, int k, float* out, bool add) {
+    if (rows >= 8) return float_micro<F, 8>(w, x, stride, k, out, add), 8;
+    if (rows >= 4) return float_micro<F, 4>(w, x, stride, k, out, add), 4;
+    if (rows >= 2) return float_micro<F, 2>(w, x, stride, k, out, add), 2;
+    return float_micro<F, 1>(w, x, stride, k, out, add), 1;
+}
+
 double dots(int rounds) {
     constexpr int CHAINS = 12;
     i16v acc[CHAINS] = {}, x = splat_i(rounds);
