@@ -1,4 +1,4 @@
-"""Writes the last comparison of each model into docs/benchmarks.md, with a roofline picture of each beside it.
+"""Writes the last comparison of each model and instruction set into docs/benchmarks.md, each with a roofline picture.
 
 python -m scripts.benchmarks_table
 """
@@ -19,22 +19,27 @@ BEGIN, END = "<!-- table: written by scripts/benchmarks_table.py -->", "<!-- end
 
 
 def last_runs(lines: Iterable[Mapping[str, Any]]) -> list[tuple[dict[str, Any], Figures]]:
-    """The last full run (no --max-requests) of each model, by name."""
-    last = {run[0]["model"]: run for run in grouped(lines) if not run[0]["settings"].get("max_requests")}
-    return [last[model] for model in sorted(last)]
+    """The last full run (no --max-requests) of each model on each instruction set, by name."""
+    full = [run for run in grouped(lines) if not run[0]["settings"].get("max_requests")]
+    last = {(run[0]["model"], instruction_set(run[0])): run for run in full}
+    return [last[key] for key in sorted(last)]
 
 
-def picture_name(model: str) -> str:
-    return f"roofline-{Path(model).stem}.svg"
+def instruction_set(common: Mapping[str, Any]) -> str:
+    return "" if "avx512f" in common["machine"]["flags"] else "-avx2"
+
+
+def picture_name(common: Mapping[str, Any]) -> str:
+    return f"roofline-{Path(common['model']).stem}{instruction_set(common)}.svg"
 
 
 def tables(lines: Iterable[Mapping[str, Any]]) -> str:
-    """A table for each model, and the link to its picture where there is one."""
+    """A table for each of them, and the link to its picture where there is one."""
     parts = []
     for common, figures in last_runs(lines):
         parts.append(ratio_table(common, figures))
         if roofline(common, figures):
-            parts.append(f"![Roofline of {common['model']}]({picture_name(common['model'])})")
+            parts.append(f"![Roofline of {common['model']}]({picture_name(common)})")
     return "\n\n".join(parts) or "No comparison has been recorded yet."
 
 
@@ -53,7 +58,7 @@ def main() -> None:
     DOC.write_text(updated(DOC.read_text("utf-8"), lines), "utf-8")
     for common, figures in last_runs(lines):
         if picture := roofline(common, figures):
-            (DOC.parent / picture_name(common["model"])).write_text(picture, "utf-8")
+            (DOC.parent / picture_name(common)).write_text(picture, "utf-8")
 
 
 if __name__ == "__main__":

@@ -125,8 +125,9 @@ def heading(common: Mapping[str, Any]) -> str:
     reads = f", reads {host['read_gb_s']} GB/s" if "read_gb_s" in host else ""
     dots = f", int8 {host['int8_gop_s']:,.0f} GOP/s" if "int8_gop_s" in host else ""
     label = f" {common['label']}." if common.get("label") else ""
+    level = "" if "avx512f" in host["flags"] else ", no AVX-512"
     return (
-        f"{common['model']}, commit {common['commit']}, {common['run']}, {host['cpu']}, "
+        f"{common['model']}, commit {common['commit']}, {common['run']}, {host['cpu']}{level}, "
         f"{host['cores']} cores{reads}{dots}, "
         f"load before the start {host['load_before']}.{label} `*`: a request failed or was cut off at "
         f"{common['settings']['cap_s']:.0f} s."

@@ -18,7 +18,14 @@ COMMON: dict[str, Any] = {
     "label": "",
     "model": "m.gguf",
     "model_work": {"bytes_per_token": 500_000_000, "prefill_ops_per_token": 1_000_000_000},
-    "machine": {"cpu": "c", "cores": 2, "load_before": 0.1, "read_gb_s": 50.0, "int8_gop_s": 1000.0},
+    "machine": {
+        "cpu": "c",
+        "cores": 2,
+        "flags": ["avx512f"],
+        "load_before": 0.1,
+        "read_gb_s": 50.0,
+        "int8_gop_s": 1000.0,
+    },
     "settings": {"cap_s": 120.0, "max_requests": 0},
 }
 
@@ -94,15 +101,18 @@ def test_lines_of_a_file_are_runs_again(figures: Figures) -> None:
     assert ratio_table(common, again) == ratio_table(COMMON, figures)
 
 
-def test_the_document_gets_the_last_full_run_of_each_model() -> None:
-    def lines(run: str, model: str, value: int, requests: int = 0) -> list[dict[str, Any]]:
+def test_the_document_gets_the_last_full_run_of_each_model_and_instruction_set() -> None:
+    def lines(run: str, model: str, value: int, requests: int = 0, flag: str = "avx512f") -> list[dict[str, Any]]:
         common = COMMON | {"run": run, "model": model, "settings": {"cap_s": 1.0, "max_requests": requests}}
+        common["machine"] = COMMON["machine"] | {"flags": [flag]}
         return [common | {"server": OURS} | row("W1", decode_tok_s_per_stream=value)]
 
     all_lines = lines("1", "x", 11) + lines("2", "x", 22) + lines("3", "x", 33, requests=1) + lines("4", "y", 44)
+    all_lines += lines("5", "x", 55, flag="avx2")
     text = updated(f"before\n{BEGIN}\nold\n{END}\nafter", all_lines)
     assert [line for line in text.splitlines() if line.startswith("| W1 one")] == [
         "| W1 one stream, decode tok/s | 22 |  |",
+        "| W1 one stream, decode tok/s | 55 |  |",
         "| W1 one stream, decode tok/s | 44 |  |",
     ]
     assert "old" not in text
