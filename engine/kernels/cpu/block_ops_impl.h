@@ -397,17 +397,21 @@ struct ByRows {
 
 // ---------------------------------------------------------------- softmax of one block, merging of blocks
 
+// Where a row's largest score starts, and what stands behind the row's last token: so much lower that its weight is 0
+// even where the row's own scores are lower still. Such a row then weighs nothing, and comes out as NaN.
+constexpr float LOWEST_SCORE = -1e30f, NO_SCORE = -2e30f;
+
 #if defined(__AVX2__) && !defined(__AVX512F__)
 
-// The first `visible` of a row's scores, the last vector padded with `none`; int8 keys' scales are applied. Returns the
+// The first `visible` of a row's scores, the last vector padded with NO_SCORE; int8 keys' scales are applied. Returns the
 // largest.
 CG_INLINE float prepare_scores(const AttentionScratch* s, int type, float* scores, int visible) {
     const int used = (visible + LANES - 1) / LANES * LANES;
     if (type == KV_INT8)
         for (int i = 0; i < used; i += 8)
             store(scores + i, _mm256_mul_ps(load<__m256>(scores + i), load<__m256>(s->k_scale + i)));
-    for (int i = visible; i < used; ++i) scores[i] = -1e30f;
-    __m256 largest[2] = {_mm256_set1_ps(-1e30f), _mm256_set1_ps(-1e30f)};
+    for (int i = visible; i < used; ++i) scores[i] = NO_SCORE;
+    __m256 largest[2] = {_mm256_set1_ps(LOWEST_SCORE), _mm256_set1_ps(LOWEST_SCORE)};
     for (int i = 0; i < used; i += LANES)
 #pragma GCC unroll 2
         for (int h = 0; h < 2; ++h) largest[h] = _mm256_max_ps(largest[h], load<__m256>(scores + i + 8 * h));
@@ -441,10 +445,9 @@ CG_INLINE f16v weigh(const AttentionScratch* s, int type, const float* scores, u
 
 #else
 
-// The first `visible` of a row's scores, the last vector padded with `none`; int8 keys' scales are applied. Returns the
+// The first `visible` of a row's scores, the last vector padded with NO_SCORE; int8 keys' scales are applied. Returns the
 // largest.
 CG_INLINE float prepare_scores(const AttentionScratch* s, int type, float* scores, int visible) {
-    const f16v none = splat(-1e30f);
     const int used = (visible + LANES - 1) / LANES;
     if (type == KV_INT8)
         for (int i = 0; i < used; ++i)
@@ -452,9 +455,9 @@ CG_INLINE float prepare_scores(const AttentionScratch* s, int type, float* score
     if (visible < used * LANES) {
         const i16v lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         float* last = scores + (used - 1) * LANES;
-        store(last, (lane + (used - 1) * LANES) < visible ? load<f16v>(last) : none);
+        store(last, (lane + (used - 1) * LANES) < visible ? load<f16v>(last) : splat(NO_SCORE));
     }
-    f16v largest = none;
+    f16v largest = splat(LOWEST_SCORE);
 #pragma GCC unroll 4
     for (int i = 0; i < used; ++i) largest = max16(largest, load<f16v>(scores + i * LANES));
     return max_lanes(largest);

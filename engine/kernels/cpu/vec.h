@@ -139,8 +139,8 @@ CG_INLINE f16v exp2_16(f16v x) {
     const i16v small = x < low;
     const f16v clamped = small ? low : x;
     const f16v shifted = clamped + magic;
-    const i16v n = (i16v)shifted - (i16v)magic;
-    const f16v r = (f16v)((i16v)exp2_fraction<DEGREE>(clamped - (shifted - magic)) + (n << 23));
+    const u16v n = (u16v)shifted - (u16v)magic;
+    const f16v r = (f16v)((u16v)exp2_fraction<DEGREE>(clamped - (shifted - magic)) + (n << 23));
     return small ? splat(0.0f) : x == x ? r : x;  // a NaN's own bits would be shifted
 #endif
 }

@@ -153,6 +153,21 @@ def test_a_query_that_is_not_finite_shows_in_its_own_head_and_nowhere_else(kv, b
             assert np.array_equal(out, clean)
 
 
+@pytest.mark.parametrize("kv", KV)
+@pytest.mark.parametrize("size", [1e16, 1e30])
+def test_scores_too_low_to_weigh_let_no_earlier_owner_in(kv, size):
+    """Scores of -1e33, or of minus infinity: there is no result, which shows, and what lies behind is no substitute."""
+    rng = np.random.default_rng(9)
+    tokens, heads, kv_heads, dim = 5, 4, 2, 64
+    for isa in isa_levels():
+        with AttentionModel(heads, kv_heads, dim, kv=kv, num_pages=4, isa=isa) as model:
+            qkv = model.random(rng, tokens)
+            qkv[:, : heads * dim] = size
+            qkv[:, heads * dim : (heads + kv_heads) * dim] = -size
+            model.run([(0, 16)], [[1]], model.random(rng, 16))
+            assert not np.isfinite(model.run([(0, tokens)], [[1]], qkv)).any(), isa
+
+
 def test_copy_page_copies_every_layer():
     rng = np.random.default_rng(5)
     with AttentionModel(4, 2, 64, num_pages=8) as model:
