@@ -651,7 +651,9 @@ int argmax(const float* x, const uint32_t* mask, int n) {
     int index = -1;
     for (int i = 0; i < n; i += LANES) {
         const int end = i + LANES < n ? i + LANES : n;
-        if (end == i + LANES && nothing_above(x + i, value)) continue;
+        // Where none of them is allowed, a NaN is all that matters.
+        const bool closed = mask && !((mask[i / 32] >> (i % 32)) & 0xffffu);
+        if (end == i + LANES && nothing_above(x + i, closed ? -none : value)) continue;
         for (int j = i; j < end; ++j) {
             if (x[j] != x[j]) return j;
             if (mask && !((mask[j / 32] >> (j % 32)) & 1u)) continue;
