@@ -300,7 +300,7 @@ CG_INLINE void score_tiles(float* scores, const uint32_t* a, int a_stride, const
         for (int t = 0; t < T; ++t) store(scores + r * KV_BLOCK + t * LANES, acc[r][t]);
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if CG_EIGHT_LANES
 
 // out[r][16] (+)= sum over words of a[r][w] * b[w][16], ascending w: by hand, since the compiler takes wider vectors than
 // the machine's through memory.
@@ -401,7 +401,7 @@ struct ByRows {
 // even where the row's own scores are lower still. Such a row then weighs nothing, and comes out as NaN.
 constexpr float LOWEST_SCORE = -1e30f, NO_SCORE = -2e30f;
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if CG_EIGHT_LANES
 
 // The first `visible` of a row's scores, the last vector padded with NO_SCORE; int8 keys' scales are applied. Returns the
 // largest.
@@ -504,7 +504,7 @@ CG_INLINE void merge_rows(float* state, size_t state_stride, const float* values
         if (row_sum[r] == 0.0f) continue;
         float *s = state + size_t(r) * state_stride, *tail = s + padded_dim;
         const float* v = values + size_t(r) * values_stride;
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if CG_EIGHT_LANES
         const __m256 kept = _mm256_set1_ps(keep[r]), taken = _mm256_set1_ps(take[r]);
         for (int d = 0; d < padded_dim; d += 8)
             store(s + d, _mm256_fmadd_ps(load<__m256>(s + d), kept, _mm256_mul_ps(load<__m256>(v + d), taken)));
@@ -636,7 +636,7 @@ void finish(const HeadGeometry& g, const float* state, int num_tokens, float* ou
 
 // ---------------------------------------------------------------- argmax
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if CG_EIGHT_LANES
 
 // Whether sixteen values hold none above `best` and no NaN, so that nothing of them matters.
 CG_INLINE bool nothing_above(const float* x, float best) {

@@ -10,12 +10,9 @@
 
 namespace {
 
-using callgate::PackInfo;
-using callgate::pack_info;
+using namespace callgate;
 
 constexpr int PREFETCH_BYTES = 4096;
-
-enum Kind { SYMMETRIC, MINIMUM, HALVES };
 
 CG_INLINE __m256i bytes_at(const uint8_t* p) { return load<__m256i>(p); }
 CG_INLINE __m256i low_bits(__m256i v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(char(mask))); }
@@ -37,9 +34,7 @@ CG_INLINE __m256 byte_scales_at(const uint8_t* p) {
 template <int FMT>
 struct Packed {
     static constexpr PackInfo INFO = pack_info(FMT);
-    static constexpr Kind KIND = FMT == CG_Q6_K                                              ? HALVES
-                                 : FMT == CG_Q4_0 || FMT == CG_Q5_0 || FMT == CG_Q8_0 ? SYMMETRIC
-                                                                                      : MINIMUM;
+    static constexpr Kind KIND = kind_of(FMT);
     static constexpr bool WIDE = FMT == CG_Q8_0;
     static constexpr int ZERO = FMT == CG_Q4_0 ? 8 : FMT == CG_Q5_0 ? 16 : FMT == CG_Q6_K ? 32 : 0;
     // Quads whose products sixteen bits hold: 2 * 127 * (2^BITS - 1) each.

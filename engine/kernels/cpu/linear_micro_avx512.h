@@ -7,8 +7,7 @@
 
 namespace {
 
-using callgate::PackInfo;
-using callgate::pack_info;
+using namespace callgate;
 
 typedef uint8_t u64v __attribute__((vector_size(64)));
 typedef uint16_t s32v __attribute__((vector_size(64)));
@@ -45,15 +44,11 @@ CG_INLINE u64v to_bit4(u64v v, int from) {
     return from < 4 ? shift_left(v, 4 - from) : from > 4 ? shift_right(v, from - 4) : v;
 }
 
-enum Kind { SYMMETRIC, MINIMUM, HALVES };
-
 // A packed type as the inner loop sees it: quad q of half h as bytes, and two float vectors per half.
 template <int FMT>
 struct Packed {
     static constexpr PackInfo INFO = pack_info(FMT);
-    static constexpr Kind KIND = FMT == CG_Q6_K                                                        ? HALVES
-                                 : FMT == CG_Q4_0 || FMT == CG_Q5_0 || FMT == CG_Q8_0 ? SYMMETRIC
-                                                                                                        : MINIMUM;
+    static constexpr Kind KIND = kind_of(FMT);
     static constexpr int ZERO = FMT == CG_Q4_0                       ? 8
                                 : FMT == CG_Q5_0                     ? 16
                                 : FMT == CG_Q6_K                     ? 32

@@ -99,7 +99,7 @@ CG_INLINE f16v reciprocal(f16v x) {
 #endif
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if CG_EIGHT_LANES
 
 CG_INLINE __m256 silu_8(__m256 x) {
     const __m256 low = _mm256_set1_ps(-87.0f);

@@ -49,6 +49,13 @@ constexpr PackInfo pack_info(int fmt) {
     }
 }
 
+enum Kind { SYMMETRIC, MINIMUM, HALVES };  // one scale a group; a minimum too; a scale for each half
+
+constexpr Kind kind_of(int fmt) {
+    if (fmt == CG_Q6_K) return HALVES;
+    return fmt == CG_Q4_0 || fmt == CG_Q5_0 || fmt == CG_Q8_0 ? SYMMETRIC : MINIMUM;
+}
+
 constexpr size_t block_bytes(int fmt, int k) {
     const PackInfo p = pack_info(fmt);
     const size_t groups = size_t(k) / CG_GROUP;
