@@ -15,12 +15,13 @@ from engine.grammar.check import GrammarChecker
 from engine.grammar.interface import GrammarError
 from engine.grammar.source import check_regex
 from engine.messages import GrammarSpec
-from server.schema_check import escaped, walk
+from server.schema_check import walk
 from server.schema_relaxing import exhausts, is_broken, locate, lost_patterns, relaxed, schema_spec, without
 from toolcall.constraints import ConstraintRequest, build_constraint, call_gaps, enforces
 from toolcall.regex_dialect import translated
 from toolcall.schema import kinds_of
 from toolcall.schema_narrowing import narrowed
+from toolcall.schema_references import escaped
 
 logger = logging.getLogger(__name__)
 

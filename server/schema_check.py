@@ -19,7 +19,7 @@ import orjson
 
 from server import limits
 from server.errors import BadRequest
-from toolcall.schema_references import follow
+from toolcall.schema_references import escaped, follow
 from toolcall.schema_values import ecma
 
 _DRAFTS = re.compile(r"https?://json-schema\.org/(draft-0[467]|draft/2019-09|draft/2020-12)/schema#?")
@@ -79,11 +79,6 @@ def walk(schema: Any) -> Iterator[tuple[str, dict[str, Any], int]]:
                 following += [(f"{pointer}/{i}", item, is_schema) for i, item in enumerate(node)]
         level = following
         depth += 1
-
-
-def escaped(key: Any) -> str:
-    """A key as it stands in a JSON pointer."""
-    return str(key).replace("~", "~0").replace("/", "~1")
 
 
 def _check_walk(schema: dict[str, Any], meta: bool) -> None:

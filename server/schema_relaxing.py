@@ -10,7 +10,8 @@ from typing import Any
 
 from engine.grammar.check import TOO_LARGE, TOO_SLOW
 from engine.messages import GrammarSpec
-from server.schema_check import escaped, walk
+from server.schema_check import walk
+from toolcall.schema_references import escaped
 
 Schema = Mapping[str, Any]
 ErrorOf = Callable[[GrammarSpec], Awaitable[str | None]]
@@ -93,7 +94,7 @@ async def _without_failing(schema: Schema, error: str, error_of: ErrorOf) -> tup
             why = await error_of(schema_spec({"oneOf": node["oneOf"], **definitions}))
             if why is not None and "oneOf" in why:
                 place = f"{at}/oneOf"
-                return _renamed(schema, place, "anyOf"), {place: f"{why.split('. ')[0]}; one or more may hold"}
+                return _rekeyed(schema, {place: "anyOf"}), {place: f"{why.split('. ')[0]}; one or more may hold"}
     properties = schema.get("properties")
     for name, sub in itertools.islice(properties.items() if isinstance(properties, Mapping) else (), MAX_TRIES):
         if isinstance(sub, Mapping) and sub:
@@ -104,27 +105,24 @@ async def _without_failing(schema: Schema, error: str, error_of: ErrorOf) -> tup
     return None
 
 
-def without(node: Any, pointers: frozenset[str], at: str = "") -> Any:
+def without(node: Any, pointers: frozenset[str]) -> Any:
     """The schema without what these pointers lead to."""
-    if isinstance(node, list):
-        return [without(item, pointers, f"{at}/{index}") for index, item in enumerate(node)]
-    if not isinstance(node, Mapping):
-        return node
-    below = {key: f"{at}/{escaped(key)}" for key in node}
-    return {key: without(value, pointers, below[key]) for key, value in node.items() if below[key] not in pointers}
+    return _rekeyed(node, dict.fromkeys(pointers))
 
 
-def _renamed(node: Any, pointer: str, name: str, at: str = "") -> Any:
-    """The schema with the keyword at this pointer under another name."""
+def _rekeyed(node: Any, names: Mapping[str, str | None], at: str = "") -> Any:
+    """The schema with what stands at these pointers under other names; without it where there is none."""
     if isinstance(node, list):
-        return [_renamed(item, pointer, name, f"{at}/{index}") for index, item in enumerate(node)]
+        return [_rekeyed(item, names, f"{at}/{index}") for index, item in enumerate(node)]
     if not isinstance(node, Mapping):
         return node
-    below = {key: f"{at}/{escaped(key)}" for key in node}
-    return {
-        name if below[key] == pointer else key: _renamed(value, pointer, name, below[key])
-        for key, value in node.items()
-    }
+    found = {}
+    for key, value in node.items():
+        below = f"{at}/{escaped(key)}"
+        name = names.get(below, key)
+        if name is not None:
+            found[name] = _rekeyed(value, names, below)
+    return found
 
 
 def is_broken(schema: Schema, error: str) -> bool:

@@ -11,7 +11,7 @@ from toolcall.constraint_arguments import Rules, Schema, json_rule, lark_literal
 from toolcall.constraint_raw import inner_anchor, raw_value, writable
 from toolcall.constraint_styles import TaggedArguments
 from toolcall.schema_merging import combined
-from toolcall.schema_references import follow
+from toolcall.schema_references import escaped, follow
 from toolcall.schema_values import literals
 
 _WHOLE_OBJECT = frozenset(
@@ -70,7 +70,7 @@ def _gaps(style: TaggedArguments, schema: Schema) -> Iterator[str]:
         yield f"/{gap}"
     whole = _Whole(schema)
     for name, sub in properties.items():
-        place = f"/properties/{name.replace('~', '~0').replace('/', '~1')}"
+        place = f"/properties/{escaped(name)}"
         if not style.spells(name):
             yield place
         elif not style.quoted:

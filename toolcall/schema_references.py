@@ -19,6 +19,11 @@ def follow(reference: str, root: Any) -> Any:
     return node
 
 
+def escaped(key: Any) -> str:
+    """A key as it stands in a JSON pointer."""
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
 def _member(node: Any, part: str) -> Any:
     for key in dict.fromkeys((_plain(part), _plain(unquote(part)))):
         if isinstance(node, Mapping) and key in node:
