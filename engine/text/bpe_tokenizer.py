@@ -7,20 +7,25 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from engine.text.vocabulary import SpecialToken, Vocabulary
+from engine.text.vocabulary import SPM_SPACE, SpecialToken, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+
+SpaceBefore = Literal["none", "first", "spaceless", "every"]
+"""``first``: the piece that begins the text; ``spaceless``: every piece; both where the piece has no space there.
+``every``: every piece, whatever it begins with."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFacts:
     """What a model's files say about its text besides the vocabulary.
 
-    prefix_ids, suffix_ids: what add_special_tokens puts around a text. leading_space: a text's very first
-    word is encoded as if a space stood before it (SentencePiece's dummy prefix).
+    prefix_ids, suffix_ids: what add_special_tokens puts around a text. space_before: which of the pieces between
+    added tokens are encoded as if a space stood before them (SentencePiece's dummy prefix), see ``SpaceBefore``.
     """
 
     chat_template: str | None = None
@@ -29,14 +34,14 @@ class TextFacts:
     eos_token_ids: tuple[int, ...] = ()
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
-    leading_space: bool = False
+    space_before: SpaceBefore = "none"
 
 
 class BPETokenizer:
     """Encodes with a tokenizer that knows no added tokens; special spellings are split off before it.
 
-    ``build`` makes that tokenizer. It runs on the first encode (or ``warm_up``): a process that only turns
-    ids into text never pays for it.
+    ``build`` makes that tokenizer. It runs on the first encode: a process that only turns ids into text never pays
+    for it.
     """
 
     def __init__(self, vocabulary: Vocabulary, facts: TextFacts, build: Callable[[], Tokenizer]) -> None:
@@ -70,10 +75,6 @@ class BPETokenizer:
     def eos_token_ids(self) -> tuple[int, ...]:
         return self._facts.eos_token_ids
 
-    def warm_up(self) -> None:
-        """Build the encoder now."""
-        self._plain()
-
     def encode(self, text: str, *, guard: str = "", add_special_tokens: bool = False) -> list[int]:
         pieces = self._split(text, guard)
         ids = self._encode_pieces(pieces)
@@ -81,7 +82,7 @@ class BPETokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         text = self.vocabulary.join(ids, skip_special_tokens=skip_special_tokens).decode("utf-8", errors="replace")
-        return text.removeprefix(" ") if self._facts.leading_space else text
+        return text if self._facts.space_before == "none" else text.removeprefix(" ")
 
     def id_to_bytes(self, token_id: int) -> bytes:
         return self.vocabulary.id_to_bytes(token_id)
@@ -129,9 +130,7 @@ class BPETokenizer:
 
     def _encode_pieces(self, pieces: list[str | int]) -> list[int]:
         """Ids of a split text."""
-        plain = [piece for piece in pieces if isinstance(piece, str)]
-        if plain and plain[0] is pieces[0] and self._facts.leading_space and not plain[0].startswith(" "):
-            plain[0] = " " + plain[0]
+        plain = [self._spaced(piece, index == 0) for index, piece in enumerate(pieces) if isinstance(piece, str)]
         encoded = iter(self._encode_plain_pieces(plain))
         ids: list[int] = []
         for piece in pieces:
@@ -140,6 +139,14 @@ class BPETokenizer:
             else:
                 ids.extend(next(encoded))
         return ids
+
+    def _spaced(self, piece: str, is_first: bool) -> str:
+        """The piece, with the space in front of it that it is encoded with."""
+        rule = self._facts.space_before
+        wanted = is_first if rule == "first" else rule != "none"
+        if not wanted or (rule != "every" and piece.startswith((" ", SPM_SPACE))):
+            return piece
+        return " " + piece
 
     def _encode_plain_pieces(self, pieces: list[str]) -> list[list[int]]:
         if not pieces:

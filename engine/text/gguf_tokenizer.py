@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.text.bpe_tokenizer import BPETokenizer, TextFacts
+from engine.text.bpe_tokenizer import BPETokenizer, SpaceBefore, TextFacts
 from engine.text.gguf_metadata import GGUFError, read_metadata
 from engine.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, apply
 from engine.text.vocabulary import SPM_SPACE, SpecialToken, Vocabulary, turn_end_ids
@@ -120,8 +120,8 @@ def _sentencepiece(values: dict[str, Any], tokens: list[str], types: Sequence[in
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise GGUFError("the file holds no scores for its tokens (tokenizer.ggml.scores).")
     vocabulary = Vocabulary(tokens, "spm", *_added(tokens, types))
-    leading_space = bool(values.get("tokenizer.ggml.add_space_prefix", True))
-    facts = _facts(values, vocabulary, True, leading_space=leading_space)
+    spaced = bool(values.get("tokenizer.ggml.add_space_prefix", True))
+    facts = _facts(values, vocabulary, True, space_before="every" if spaced else "none")
     return BPETokenizer(vocabulary, facts, partial(_build_sentencepiece, tokens, types, scores))
 
 
@@ -165,7 +165,9 @@ def _added(tokens: list[str], types: Sequence[int]) -> tuple[tuple[SpecialToken,
     return specials, tuple(token for token in found if token.is_spaces)
 
 
-def _facts(values: dict[str, Any], vocabulary: Vocabulary, add_bos: bool, *, leading_space: bool = False) -> TextFacts:
+def _facts(
+    values: dict[str, Any], vocabulary: Vocabulary, add_bos: bool, *, space_before: SpaceBefore = "none"
+) -> TextFacts:
     def token_id(name: str) -> int | None:
         value = values.get(f"tokenizer.ggml.{name}_token_id")
         return value if isinstance(value, int) and 0 <= value < len(vocabulary.tokens) else None
@@ -182,5 +184,5 @@ def _facts(values: dict[str, Any], vocabulary: Vocabulary, add_bos: bool, *, lea
         eos_token_ids=turn_end_ids(vocabulary.special_ids, declared),
         prefix_ids=(bos,) if starts and bos is not None else (),
         suffix_ids=(eos,) if ends and eos is not None else (),
-        leading_space=leading_space,
+        space_before=space_before,
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.text.bpe_tokenizer import BPETokenizer, TextFacts
-from engine.text.vocabulary import SpecialToken, Vocabulary, turn_end_ids
+from engine.text.bpe_tokenizer import BPETokenizer, SpaceBefore, TextFacts
+from engine.text.vocabulary import SPM_SPACE, SpecialToken, Vocabulary, turn_end_ids
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,7 +30,7 @@ def load_hf_tokenizer(directory: str | Path) -> BPETokenizer:
     config = _read_json(directory / "tokenizer_config.json")
     try:
         vocabulary = _vocabulary(spec)
-        leading_space = _take_leading_space(spec)
+        space_before = _take_space_before(spec, once=config.get("legacy") is False)
         plain = _without_added_tokens(spec)
         prefix, suffix = _around(spec, vocabulary)
     except (KeyError, TypeError, AttributeError, IndexError):
@@ -44,7 +44,7 @@ def load_hf_tokenizer(directory: str | Path) -> BPETokenizer:
         eos_token_ids=turn_end_ids(vocabulary.special_ids, declared),
         prefix_ids=prefix,
         suffix_ids=suffix,
-        leading_space=leading_space,
+        space_before=space_before,
     )
     return BPETokenizer(vocabulary, facts, partial(_build, msgspec.json.encode(plain)))
 
@@ -111,22 +111,22 @@ def _steps(part: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     return list(part[key]) if part.get("type") == "Sequence" else [part]
 
 
-def _take_leading_space(spec: dict[str, Any]) -> bool:
-    """Does the first word of a text get a space? Then take that step out of ``spec``: it is done once per text.
-
-    The steps would run once per piece, and a text is encoded in pieces between its special tokens.
-    """
-    found = False
+def _take_space_before(spec: dict[str, Any], *, once: bool) -> SpaceBefore:
+    """Which pieces get a space in front. Takes that step out of ``spec``: text that is split further would get one
+    again. ``once``: transformers' ``"legacy": false``, for which only the beginning of a text is one."""
+    found: SpaceBefore = "none"
     normalizer = spec.get("normalizer")
-    if normalizer and normalizer.get("type") == "Sequence":
-        kept = [step for step in normalizer["normalizers"] if step.get("type") != "Prepend"]
-        found = len(kept) < len(normalizer["normalizers"])
-        normalizer["normalizers"] = kept
+    prepends = [step for step in _steps(normalizer, "normalizers") if step.get("type") == "Prepend"]
+    if any(step["prepend"] == SPM_SPACE for step in prepends):
+        kept = [step for step in _steps(normalizer, "normalizers") if step not in prepends]
+        spec["normalizer"] = {"type": "Sequence", "normalizers": kept}
+        found = "every"
     for step in _steps(spec.get("pre_tokenizer"), "pretokenizers"):
-        if step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") in ("first", "always"):
-            found = True
+        scheme = step.get("prepend_scheme", "never" if step.get("add_prefix_space") is False else "always")
+        if step.get("type") == "Metaspace" and scheme in ("first", "always"):
+            found = "first" if scheme == "first" else "spaceless"
             step["prepend_scheme"] = "never"
-    return found
+    return "first" if once and found != "none" else found
 
 
 def _without_added_tokens(spec: dict[str, Any]) -> dict[str, Any]:

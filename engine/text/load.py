@@ -16,7 +16,7 @@ HASH_LM = "hash-lm"
 def load_tokenizer(path: str | Path) -> TextTokenizer:
     """The tokenizer of ``hash-lm``, of a .gguf file or of a model directory.
 
-    Encoders are built on first use (``warm_up`` where there is one). Raises TokenizerError or GGUFError (both
+    Encoders are built on first use. Raises TokenizerError or GGUFError (both
     ValueError, one line) and OSError.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # prompts are encoded one by one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -100,26 +101,60 @@ def test_every_pre_tokenizer_keeps_every_byte(pre):
         assert joined.decode() == (normalizers.NFC().normalize_str(text) if pre == "qwen35" else text)
 
 
-def test_tokenizer_json_sentencepiece(tmp_path, texts):
-    ours = saved(tmp_path, sentencepiece())
-    assert_equal(ours, sentencepiece(), [text for text in texts if not text.startswith(" ")])
+def metaspace(scheme: str) -> Tokenizer:
+    """The same vocabulary with the newer way to write the dummy prefix."""
+    tokenizer = Tokenizer.from_str(sentencepiece().to_str())
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    return tokenizer
 
 
-def test_the_dummy_prefix_comes_once_per_text(tmp_path):
-    ours = saved(tmp_path, sentencepiece())
-    ids = ours.encode("<s>dog<s>dog")
-    assert ours.encode("dog dog")[0] == ours.encode("dog")[0]
-    assert ours.decode(ids[1:3]) != " dog"
+DUMMY_PREFIXES = {
+    "prepend": sentencepiece,
+    **{scheme: partial(metaspace, scheme) for scheme in ("always", "first", "never")},
+}
+
+
+def turns(texts: list[str]) -> list[str]:
+    """Texts between SentencePiece's control tokens, as templates write them: with and without a space beside them."""
+    rng = random.Random(4)
+    parts = ("<s>", "</s>", " ", "", "\n", "[INST] ", " [/INST]", "\u2581")
+    return ["".join(rng.choice(parts) + rng.choice(texts) for _ in range(4)) for _ in range(300)]
+
+
+@pytest.mark.parametrize("scheme", DUMMY_PREFIXES)
+def test_tokenizer_json_sentencepiece(tmp_path, texts, scheme):
+    """Every piece between special tokens gets the dummy prefix, or only the text's beginning, as the file says."""
+    reference = DUMMY_PREFIXES[scheme]()
+    ours = saved(tmp_path, reference)
+    for text in [*texts, *turns(texts), "<s>dog", "<s> dog", "dog<s>dog</s>\ndog", " dog", "\u2581dog", "<s>", ""]:
+        assert ours.encode(text) == reference.encode(text, add_special_tokens=False).ids, repr(text)
     assert ours.decode(ours.encode("the dog")) == "the dog"
 
 
-def test_gguf_sentencepiece_rebuilds_the_merges(tmp_path):
-    ours = tokenizer_from_metadata(spm_values(sentencepiece()))
-    reference = saved(tmp_path, sentencepiece())
-    for text in [" ".join(text.split()) for text in [*CORPUS, *random_texts(300)]]:
-        if text:
-            assert ours.encode(text) == reference.encode(text), repr(text)
-            assert ours.decode(ours.encode(text)) == text.replace("\u2581", " ")
+@pytest.mark.parametrize("scheme", ["prepend", "always"])
+def test_without_legacy_the_dummy_prefix_comes_once_per_text(tmp_path, scheme):
+    ours = saved(tmp_path, DUMMY_PREFIXES[scheme](), tokenizer_config__json={"legacy": False})
+    reference = metaspace("first")
+    for text in ("<s>dog", "dog<s>dog", " dog", "<s> dog</s>\ndog"):
+        assert ours.encode(text) == reference.encode(text, add_special_tokens=False).ids, text
+
+
+def test_text_that_looks_special_gets_one_dummy_prefix(tmp_path):
+    ours = saved(tmp_path, sentencepiece())
+    assert ours.decode(ours.encode(f"<{GUARD}s>dog", guard=GUARD)) == "<s>dog"
+
+
+def test_gguf_sentencepiece_rebuilds_the_merges(texts):
+    """llama.cpp puts the dummy prefix before every piece, as the older tokenizer.json does."""
+    ours, reference = tokenizer_from_metadata(spm_values(sentencepiece())), sentencepiece()
+    spaced = [" ".join(text.split()) for text in [*CORPUS, *random_texts(300)]]
+    for text in [*spaced, *turns(spaced), " dog", "<s> dog"]:
+        assert ours.encode(text) == reference.encode(text, add_special_tokens=False).ids, repr(text)
+    bare = tokenizer_from_metadata({**spm_values(sentencepiece()), "tokenizer.ggml.add_space_prefix": False})
+    for text in ("dog", "<s>dog", " dog</s> dog"):
+        assert bare.encode(text) == metaspace("never").encode(text, add_special_tokens=False).ids
     assert ours.encode("dog", add_special_tokens=True)[0] == ours.special_tokens["<s>"]
 
 
