@@ -116,8 +116,3 @@ def init_tensor_parallel(
     world = dist.group.WORLD
     control = world if backend == "gloo" else dist.new_group(backend="gloo", timeout=TIMEOUT)
     return TensorParallel(rank, size, world, control, rank % local_size, local_size)
-
-
-def close_tensor_parallel(group: TensorParallel) -> None:
-    if group.size > 1:
-        dist.destroy_process_group()

@@ -18,14 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 import zmq
 
-from engine.messages import (
-    BatchStrOut,
-    ControlReply,
-    EmbedOut,
-    SchedulerInput,
-    SchedulerOutput,
-    SchedulerStats,
-)
+from engine.messages import DetokenizerOutput, SchedulerInput, SchedulerOutput
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +30,6 @@ MAX_SOCKET_PATH = 107
 """sockaddr_un holds 108 bytes, the last of them 0."""
 MAX_SOCKET_NAME = len("/model-99999.sock")
 SEND_TIMEOUT = 30.0
-
-DetokenizerOutput = BatchStrOut | EmbedOut | ControlReply | SchedulerStats
 
 
 class PipeBlocked(RuntimeError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolcall.registry import list_formats, list_reasoning
+from toolcall.reasoning import REASONING_FORMATS
+from toolcall.registry import list_formats
 
 DOC = Path(__file__).parents[1] / "docs/function-calling.md"
 BEGIN, END = "<!-- formats: written by scripts/formats_table.py -->", "<!-- end of formats -->"
@@ -16,7 +17,7 @@ def tables() -> str:
         doubt = "experimental" if fmt.experimental else ""
         lines.append(f"| {fmt.name} | {', '.join(fmt.aliases)} | {fmt.families} | {fmt.reasoning or ''} | {doubt} |")
     lines += ["", "| reasoning | other names | model families | markers |", "|---|---|---|---|"]
-    for thought in list_reasoning():
+    for thought in REASONING_FORMATS:
         pairs = ", ".join(f"`{o}` … `{c}`" for o, c in zip(thought.openers, thought.closers, strict=True))
         lines.append(
             f"| {thought.name} | {', '.join(thought.aliases)} | {thought.families} | {pairs or 'message headers'} |"

@@ -111,7 +111,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 1
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -72,10 +72,6 @@ class Channel:
         self._parts.clear()
         return text
 
-    @property
-    def waiting(self) -> bool:
-        return bool(self._parts)
-
 
 class Output:
     """Collects events. At most one call is open at a time."""

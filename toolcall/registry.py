@@ -111,10 +111,6 @@ def list_formats() -> tuple[Format, ...]:
     return FORMATS
 
 
-def list_reasoning() -> tuple[ReasoningFormat, ...]:
-    return REASONING_FORMATS
-
-
 @dataclass(frozen=True, slots=True)
 class Detected:
     """What a model's files say; why is for people. Where they show no tools the format is the commonest one."""

@@ -92,11 +92,6 @@ class ParamType:
         """The types that this text may be of: no string where it is none of those that are allowed."""
         return self.kinds - {"string"} if self._limited and text not in (self.texts or ()) else self.kinds
 
-    @property
-    def maybe_null(self) -> bool:
-        """A string unless it is exactly ``null``."""
-        return "string" in self.kinds and "null" in self.kinds
-
 
 ANY = ParamType(frozenset({"any"}))
 STRING = ParamType(frozenset({"string"}))

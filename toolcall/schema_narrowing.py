@@ -238,12 +238,6 @@ def _same_types(parts: Sequence[Schema]) -> bool:
     return all("type" not in part for part in parts) or len({repr(part.get("type")) for part in parts}) == 1
 
 
-def _requiring(tag: str, branch: Any, whole: Schema) -> Any:
-    """A branch that requires this property, if it is one; ``whole``: what the branch refers to."""
-    required = whole.get("required", ())
-    return branch if not tag or tag in required else {**whole, "required": [*required, tag]}
-
-
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     """An object that lists properties closed to others. One that requires a property it does not list stays open."""
     if "properties" not in schema or "additionalProperties" in schema or _COMPOSING & schema.keys():

@@ -34,10 +34,6 @@ class BatchRow(msgspec.Struct, frozen=True):
         """Position after the last token of the row that is no draft."""
         return self.start + self.num_tokens - len(self.draft)
 
-    @property
-    def input_ids(self) -> list[int]:
-        return [*self.req.tokens[self.start : self.known_end], *self.draft]
-
 
 def make_row(req: Req, num_known: int, draft: tuple[int, ...] = ()) -> BatchRow:
     """The row that computes ``num_known`` known tokens of ``req`` and then ``draft``."""
@@ -55,7 +51,6 @@ class ScheduleBatch(msgspec.Struct, frozen=True):
 
     rows: tuple[BatchRow, ...]
     page_size: int
-    step: int = 0
 
     @property
     def num_tokens(self) -> int:

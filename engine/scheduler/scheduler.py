@@ -220,7 +220,7 @@ class Scheduler:
             return None
         self.num_steps += 1
         self._ratio.step()
-        return ScheduleBatch(tuple(rows.values()), self.kv.page_size, self.num_steps)
+        return ScheduleBatch(tuple(rows.values()), self.kv.page_size)
 
     def _schedule_decodes(self, rows: dict[str, BatchRow], budget: int) -> int:
         """One token for every decoding row, then forced tokens and drafts as the budget allows (half of it where

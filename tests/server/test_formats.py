@@ -10,11 +10,12 @@ import pytest
 from tests.fakes import Reply
 from tests.server.conftest import events
 from tests.server.test_chat import USER, WEATHER
-from toolcall.registry import list_formats, list_reasoning
+from toolcall.reasoning import REASONING_FORMATS
+from toolcall.registry import list_formats
 
 PAIRS = [
     *((fmt.name, fmt.reasoning or "none") for fmt in list_formats()),
-    *(("hermes", thought.name) for thought in list_reasoning()),
+    *(("hermes", thought.name) for thought in REASONING_FORMATS),
 ]
 
 
