@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.text.bpe_tokenizer import BPETokenizer, SpaceBefore, TextFacts
 from engine.text.gguf_metadata import GGUFError, read_metadata
@@ -15,6 +16,8 @@ from engine.text.vocabulary import SPM_SPACE, SpecialToken, Vocabulary, turn_end
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+T = TypeVar("T")
 
 _PREFIX = "tokenizer."
 _MERGES = "tokenizer.ggml.merges"
@@ -44,10 +47,10 @@ def tokenizer_from_metadata(values: dict[str, Any], read_merges: Callable[[], li
     """``values``: the ``tokenizer.*`` keys of a GGUF file, arrays as lists. ``read_merges`` gives the merge rules where
     ``values`` does not hold them."""
     model = values.get("tokenizer.ggml.model")
-    tokens = values.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not tokens:
+    tokens = _list(values, "tokenizer.ggml.tokens", str)
+    if not tokens:
         raise GGUFError("the file holds no tokenizer (tokenizer.ggml.tokens is missing).")
-    types = values.get("tokenizer.ggml.token_type") or [TokenType.NORMAL] * len(tokens)
+    types = _list(values, "tokenizer.ggml.token_type", int) or [TokenType.NORMAL] * len(tokens)
     if len(types) != len(tokens):
         raise GGUFError("tokenizer.ggml.token_type and tokenizer.ggml.tokens differ in length.")
     if model == "gpt2":
@@ -57,9 +60,19 @@ def tokenizer_from_metadata(values: dict[str, Any], read_merges: Callable[[], li
     raise GGUFError(f"tokenizer model {model!r} is not supported (gpt2 and llama are).")
 
 
+def _list(values: dict[str, Any], key: str, kind: type[T]) -> list[T]:
+    """The list under ``key``, [] where there is none. Raises GGUFError where it holds anything else."""
+    value = values.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(issubclass(found, kind) for found in set(map(type, value))):
+        raise GGUFError(f"{key} is no list of {kind.__name__}.")
+    return value
+
+
 def _merges(values: dict[str, Any]) -> list[str]:
-    merges = values.get(_MERGES)
-    if not isinstance(merges, list):
+    merges = _list(values, _MERGES, str)
+    if values.get(_MERGES) is None:
         raise GGUFError(f"the file holds no merges ({_MERGES} is missing).")
     return merges
 
@@ -67,7 +80,7 @@ def _merges(values: dict[str, Any]) -> list[str]:
 def _byte_level(
     values: dict[str, Any], tokens: list[str], types: Sequence[int], read_merges: Callable[[], list[str]] | None
 ) -> BPETokenizer:
-    name = values.get("tokenizer.ggml.pre", "default")
+    name = str(values.get("tokenizer.ggml.pre", "default"))
     rule = PRE_TOKENIZERS.get(name)
     if rule is None:
         raise GGUFError(f"pre-tokenizer {name!r} is not known; known are {', '.join(sorted(PRE_TOKENIZERS))}.")
@@ -90,11 +103,22 @@ def _build_byte_level(
     try:
         model = models.BPE(vocab, merges)
     except Exception:  # the library has no error of its own; it tells of a token that a merge names
-        model = models.BPE(_with_merge_parts(vocab, merges, tokens), merges)
+        with _as_gguf_error():
+            model = models.BPE(_with_merge_parts(vocab, merges, tokens), merges)
     tokenizer = Tokenizer(model)
     tokenizer.model.ignore_merges = rule.ignore_merges
     apply(rule, tokenizer)
     return tokenizer
+
+
+@contextmanager
+def _as_gguf_error() -> Iterator[None]:
+    """What the library says of tokens and merges that make no tokenizer, as one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise GGUFError(f"the tokens and merges make no tokenizer: {reason}") from None
 
 
 def _with_merge_parts(vocab: dict[str, int], merges: list[tuple[str, str]], tokens: list[str]) -> dict[str, int]:
@@ -116,8 +140,8 @@ def _merge(line: str) -> tuple[str, str]:
 
 
 def _sentencepiece(values: dict[str, Any], tokens: list[str], types: Sequence[int]) -> BPETokenizer:
-    scores = values.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    scores = _list(values, "tokenizer.ggml.scores", float)
+    if len(scores) != len(tokens):
         raise GGUFError("the file holds no scores for its tokens (tokenizer.ggml.scores).")
     vocabulary = Vocabulary(tokens, "spm", *_added(tokens, types))
     spaced = bool(values.get("tokenizer.ggml.add_space_prefix", True))
@@ -132,7 +156,9 @@ def _build_sentencepiece(tokens: list[str], types: Sequence[int], scores: Sequen
     vocab = {token: index for index, token in enumerate(tokens) if types[index] in ordinary}
     pieces = {token: scores[index] for token, index in vocab.items() if types[index] == TokenType.NORMAL}
     unknown = next((token for token, index in vocab.items() if types[index] == TokenType.UNKNOWN), None)
-    model = models.BPE(vocab, merges_from_scores(pieces, vocab), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    merges = merges_from_scores(pieces, vocab)
+    with _as_gguf_error():
+        model = models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.Replace(" ", SPM_SPACE)
     return tokenizer

@@ -67,6 +67,9 @@ def _build(spec: bytes) -> Tokenizer:
 
 def _vocabulary(spec: dict[str, Any]) -> Vocabulary:
     model = spec["model"]
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):  # id_to_bytes knows neither; with the first the library may even end the process
+            raise TokenizerError(f"tokenizer.json has a {name}, which is not supported.")
     entries = model["vocab"]
     if isinstance(entries, dict):
         ids: dict[str, int] = dict(entries)
@@ -76,6 +79,8 @@ def _vocabulary(spec: dict[str, Any]) -> Vocabulary:
     ids.update({token["content"]: token["id"] for token in added})
     if not ids or max(ids.values()) >= _MAX_TOKENS or min(ids.values()) < 0:
         raise TokenizerError("tokenizer.json holds no vocabulary or impossible ids.")
+    if not all(isinstance(token, str) for token in ids):
+        raise TypeError("a token is no text")
     tokens = [""] * (max(ids.values()) + 1)
     for token, index in ids.items():
         tokens[index] = token

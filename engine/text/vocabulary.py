@@ -84,13 +84,13 @@ class Vocabulary:
             return b""
         token = self.tokens[token_id]
         if token_id in self._literal_ids:
-            return token.encode("utf-8", errors="surrogatepass")
+            return _raw(token)
         if self.scheme == "spm":
             return _spm_bytes(token)
         try:
             return token.translate(self._byte_of_char).encode("latin-1")
         except UnicodeEncodeError:
-            return token.encode("utf-8", errors="surrogatepass")
+            return _raw(token)
 
     def join(self, ids: Sequence[int], *, skip_special_tokens: bool) -> bytes:
         """The bytes of a sequence, with or without its control tokens."""
@@ -104,7 +104,15 @@ def _spm_bytes(token: str) -> bytes:
             return bytes([int(token[3:5], 16)])
         except ValueError:
             pass
-    return token.replace(SPM_SPACE, " ").encode("utf-8", errors="surrogatepass")
+    return _raw(token.replace(SPM_SPACE, " "))
+
+
+def _raw(token: str) -> bytes:
+    """UTF-8, and the bytes that were none when a file's token was read (lone surrogates from U+DC80 to U+DCFF)."""
+    try:
+        return token.encode("utf-8", errors="surrogateescape")
+    except UnicodeEncodeError:
+        return token.encode("utf-8", errors="surrogatepass")
 
 
 def byte_alphabet() -> str:

@@ -330,6 +330,42 @@ def test_incomplete_metadata_is_refused(change):
         tokenizer_from_metadata({**gguf_values(byte_level()), **change})
 
 
+@pytest.mark.parametrize("key", ["tokens", "token_type", "scores", "merges", "model"])
+@pytest.mark.parametrize("wrong", [[1] * 650, ["a"] * 650, [0.5] * 650, [[1]], "x", 7, True])
+def test_metadata_of_another_kind_is_refused_in_one_line(key, wrong):
+    """Each array of a GGUF file may come as any other kind; what is found only by the first text is told as well."""
+    for base in (gguf_values(byte_level()), spm_values(sentencepiece())):
+        if f"tokenizer.ggml.{key}" not in base:
+            continue
+        with pytest.raises(GGUFError) as caught:
+            tokenizer_from_metadata({**base, f"tokenizer.ggml.{key}": wrong}).encode("the <s> quick")
+        assert "\n" not in str(caught.value)
+
+
+def test_merges_of_tokens_that_do_not_exist_are_refused():
+    values = gguf_values(byte_level())
+    ours = tokenizer_from_metadata({**values, "tokenizer.ggml.merges": ["no such"]})
+    with pytest.raises(GGUFError, match="make no tokenizer"):
+        ours.encode("a")
+
+
+def test_a_token_that_is_no_utf8_keeps_its_bytes():
+    values = spm_values(sentencepiece())
+    values["tokenizer.ggml.tokens"][-1] = b"a\x80\xff".decode("utf-8", "surrogateescape")
+    ours = tokenizer_from_metadata(values)
+    assert ours.id_to_bytes(ours.vocab_size - 1) == b"a\x80\xff"
+
+
+@pytest.mark.parametrize("key", ["continuing_subword_prefix", "end_of_word_suffix"])
+def test_word_marks_are_refused(tmp_path, key):
+    """With a prefix that cuts a character, the library ends the process."""
+    spec = json.loads(sentencepiece().to_str())
+    spec["model"][key] = "x"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(TokenizerError, match=key):
+        load_hf_tokenizer(tmp_path).encode("a")
+
+
 def test_damaged_tokenizer_files_are_refused_or_read_but_never_crash(tmp_path):
     rng = random.Random(2)
     data = byte_level().to_str().encode()
