@@ -41,13 +41,12 @@ RAW_ARGUMENTS = "raw_arguments"
 MAX_DEPTH = 64
 
 
-def normalise(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> list[Message]:
+def normalise(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Messages of the roles system, user, assistant, tool with exactly the keys that templates read.
 
     content is a str; in place of media in a tool's result stands a sentence. An assistant's ``tool_calls`` are
     ``{id, type, function: {name, arguments: dict}}``; each ``tool`` message has ``tool_call_id`` and ``name`` and
-    stands in the order of the calls; reasoning is in ``reasoning_content``. ``tools`` is accepted for symmetry with
-    ``render``; history does not depend on it.
+    stands in the order of the calls; reasoning is in ``reasoning_content``.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
         raise HistoryError("messages must be a non-empty list")

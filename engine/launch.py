@@ -111,9 +111,9 @@ class Engine:
                 return True
         return False
 
-    def end_requests(self, message: str = SHUTTING_DOWN) -> None:
+    def end_requests(self) -> None:
         """End every request inside with an error event, at once."""
-        self.manager.end(message)
+        self.manager.end(SHUTTING_DOWN)
 
     async def failure(self) -> str:
         """Wait until the engine has given up; one line that says why."""

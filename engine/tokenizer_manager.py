@@ -217,11 +217,11 @@ class TokenizerManager:
         """Return when no request is inside."""
         await self._idle.wait()
 
-    def fail_all(self, message: str, status: int = 503) -> None:
+    def fail_all(self, message: str) -> None:
         """End every request inside with finish_reason ``error``, and tell the engine where there is one."""
         for rid, (state, index) in list(self._requests.items()):
             self._abort(rid)
-            state.fail(index, message, status)
+            state.fail(index, message, 503)
         self._requests.clear()
         for reply in self._replies.values():
             if not reply.done():

@@ -24,9 +24,9 @@ class WorkerNode:
     collective, end too, and are started again to wait for node 0.
     """
 
-    def __init__(self, plan: EnginePlan, limits: SupervisorLimits | None = None) -> None:
+    def __init__(self, plan: EnginePlan) -> None:
         self._plan = plan
-        self._limits = limits or SupervisorLimits()
+        self._limits = SupervisorLimits()
         self._generation = 0
         self._failures = 0
         self._children: tuple[Child, ...] = ()

@@ -249,14 +249,11 @@ def reasoning_state(reasoning: ReasoningFormat | None, suffix: str) -> Reasoning
 
 
 def template_kwargs(
-    kwargs: Mapping[str, Any] | None,
-    effort: str | None = None,
-    think: bool | None = None,
-    param: str = "chat_template_kwargs",
+    kwargs: Mapping[str, Any] | None, effort: str | None = None, think: bool | None = None
 ) -> dict[str, Any]:
     """``chat_template_kwargs`` and ``reasoning_effort``, checked; the template decides which names it reads. think:
     whether the model is asked to, in the dialect's own words; kwargs that say so themselves win."""
-    given = dict(kwargs or {})
+    param, given = "chat_template_kwargs", dict(kwargs or {})
     if len(given) > limits.MAX_TEMPLATE_KWARGS:
         raise BadRequest(f"'{param}' holds more than {limits.MAX_TEMPLATE_KWARGS} names.", param=param)
     for name, value in given.items():

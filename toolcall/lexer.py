@@ -325,12 +325,13 @@ def _last_marker(lx: Lexer, markers: Markers, scan: int) -> tuple[int, str | Non
     return found.start(), found.group()
 
 
-def second(lx: Lexer, limit: int = 256) -> Read[str]:
+def second(lx: Lexer) -> Read[str]:
     """The character after the next one and after white space, nothing consumed; "" if there is none near."""
+    near = 256
     while True:
-        rest = lx.buf[lx.pos + 1 : lx.pos + 1 + limit].lstrip(SPACE)
+        rest = lx.buf[lx.pos + 1 : lx.pos + 1 + near].lstrip(SPACE)
         if rest:
             return rest[0]
-        if len(lx.buf) - lx.pos > limit or lx.at_end():
+        if len(lx.buf) - lx.pos > near or lx.at_end():
             return ""
         yield

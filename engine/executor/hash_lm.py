@@ -46,12 +46,10 @@ class HashLMExecutor:
         *,
         eos_probability: float = 0.0,
         delay: float = 0.0,
-        eos_token_id: int = EOS_ID,
     ) -> None:
         self._num_pages = num_pages
         self._page_size = page_size
         self._delay = delay
-        self._eos = eos_token_id
         self._eos_below = int(eos_probability * 2.0**64)
         self._kv = _mix(np.arange(num_pages * page_size, dtype=np.uint64) + np.uint64(0xBAD))
         self._sampler = Sampler(VOCAB_SIZE)
@@ -137,7 +135,7 @@ class HashLMExecutor:
         logits = (bits >> np.uint64(40)).astype(np.float32) * np.float32(LOGIT_RANGE / 2**24) + self._bias
         if self._eos_below:
             ends = [mix64(int(digest) ^ 0xE05) < self._eos_below for digest in digests]
-            logits[np.array(ends), self._eos] = EOS_LOGIT
+            logits[np.array(ends), EOS_ID] = EOS_LOGIT
         return logits
 
     def _embed(self, entries: U64) -> tuple[float, ...]:

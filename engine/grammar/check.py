@@ -46,8 +46,8 @@ class GrammarChecker:
     or dies. Verdicts are remembered by hash.
     """
 
-    def __init__(self, timeout: float = TIMEOUT_SECONDS) -> None:
-        self._timeout = timeout
+    def __init__(self) -> None:
+        self._timeout = TIMEOUT_SECONDS
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self._verdicts: OrderedDict[bytes, str | None] = OrderedDict()

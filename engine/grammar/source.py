@@ -62,14 +62,14 @@ def _repeats_nothing(pattern: str) -> bool:
     return False
 
 
-def check_regex(pattern: str, pointer: str = "") -> None:
+def check_regex(pattern: str) -> None:
     """Raise GrammarError where a regex is too large or nested too deep to be given to a compiler."""
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_REGEX_BYTES:
-        raise GrammarError(f"The regular expression is longer than {MAX_REGEX_BYTES} bytes.", pointer)
+        raise GrammarError(f"The regular expression is longer than {MAX_REGEX_BYTES} bytes.")
     if regex_nesting(pattern) > MAX_REGEX_NESTING:
-        raise GrammarError(f"The regular expression nests more than {MAX_REGEX_NESTING} groups.", pointer)
+        raise GrammarError(f"The regular expression nests more than {MAX_REGEX_NESTING} groups.")
     if _repeats_nothing(pattern):
-        raise GrammarError(f"The regular expression {pattern[:100]!r} repeats nothing.", pointer)
+        raise GrammarError(f"The regular expression {pattern[:100]!r} repeats nothing.")
 
 
 def lark_string(text: str) -> str:

@@ -78,7 +78,7 @@ def is_no_space(error: OSError) -> bool:
 
 
 @contextmanager
-def pull_lock(entry: CatalogEntry, on_wait: Callable[[], None], poll_seconds: float = 0.2) -> Iterator[None]:
+def pull_lock(entry: CatalogEntry, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the one right to write this model. ``on_wait`` is called once if another process holds it.
 
     The kernel frees the lock when its holder ends in any way; a stale lock file means nothing.
@@ -95,7 +95,7 @@ def pull_lock(entry: CatalogEntry, on_wait: Callable[[], None], poll_seconds: fl
                 if not waited:
                     on_wait()
                 waited = True
-                time.sleep(poll_seconds)
+                time.sleep(0.2)
         yield
     finally:
         os.close(descriptor)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.grammar.interface import GrammarBackend, GrammarError
-from engine.messages import DecodeParams, EmbedReqInput, FinishReason, TokenizedGenerateReqInput
+from engine.grammar.interface import GrammarBackend
+from engine.messages import DecodeParams, EmbedReqInput, TokenizedGenerateReqInput
 from engine.sampling.state import SamplingState
 from engine.sampling_params import InvalidParam, validate_sampling_params
 from engine.scheduler.req import Req
@@ -13,11 +13,7 @@ from engine.speculative.ngram import NgramDrafter
 
 
 class Rejected(Exception):
-    """The request ends before it starts. ``reason`` is what the client is told."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.reason = FinishReason(type="error", message=message, status=status)
+    """The request ends before it starts; the message is for the client."""
 
 
 class Admitter:
@@ -41,7 +37,7 @@ class Admitter:
         self._random_seed = random_seed
 
     def generate(self, message: TokenizedGenerateReqInput, arrival: int) -> Req:
-        """Raises Rejected; any other exception is this request's 500."""
+        """Raises Rejected and GrammarError; any other exception is this request's 500."""
         params = message.sampling
         tokens = self._tokens(message.input_ids, room=1)
         try:
@@ -83,7 +79,4 @@ class Admitter:
     def _constrain(self, req: Req, message: TokenizedGenerateReqInput) -> None:
         if self._grammar is None or message.grammar is None:
             raise Rejected("This engine was started without a grammar backend.")
-        try:
-            req.grammar = self._grammar.matcher(self._grammar.compile(message.grammar))
-        except GrammarError as error:
-            raise Rejected(str(error)) from None
+        req.grammar = self._grammar.matcher(self._grammar.compile(message.grammar))

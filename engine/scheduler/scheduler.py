@@ -176,9 +176,7 @@ class Scheduler:
                 req = self._admitter.generate(message, self._arrivals)
                 if not req.prompt_logprobs:
                     self._results.force(req, min(MAX_FORCED_TOKENS, req.max_len - req.num_tokens - 1))
-        except Rejected as error:
-            self._outbox.reject(message.rid, error.reason, len(message.input_ids), decode)
-        except GrammarError as error:
+        except (Rejected, GrammarError) as error:
             reason = FinishReason(type="error", message=str(error), status=400)
             self._outbox.reject(message.rid, reason, len(message.input_ids), decode)
         except Exception:

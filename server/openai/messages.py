@@ -19,14 +19,14 @@ _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "refusal"})
 
 
-def check_messages(messages: list[Any], param: str = "messages") -> None:
+def check_messages(messages: list[Any]) -> None:
     """Raise BadRequest with the path of the first thing that is wrong."""
     if not messages:
-        raise BadRequest(f"'{param}' must hold at least one message.", param=param)
+        raise BadRequest("'messages' must hold at least one message.", param="messages")
     if len(messages) > limits.MAX_MESSAGES:
-        raise BadRequest(f"'{param}' holds more than {limits.MAX_MESSAGES} messages.", param=param)
+        raise BadRequest(f"'messages' holds more than {limits.MAX_MESSAGES} messages.", param="messages")
     for index, message in enumerate(messages):
-        check_message(message, f"{param}[{index}]")
+        check_message(message, f"messages[{index}]")
 
 
 def check_message(message: Any, where: str) -> None:

@@ -24,9 +24,9 @@ def cdiv(value: int, step: int) -> int:
     return -(-value // step)
 
 
-def row_bucket(rows: int, most: int = 8192) -> int:
+def row_bucket(rows: int) -> int:
     """Row counts that share a tuned configuration."""
-    return min(most, next_power_of_2(max(1, rows)))
+    return min(8192, next_power_of_2(max(1, rows)))
 
 
 def check_rows(x: torch.Tensor, what: str) -> torch.Tensor:
