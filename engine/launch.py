@@ -18,7 +18,7 @@ from engine.model_store.errors import ModelStoreError
 from engine.model_store.resolve import resolve
 from engine.ranks import RanksError, local_ranks
 from engine.supervisor import EnginePlan, EngineStartError, Supervisor, SupervisorLimits
-from engine.text.load import HASH_LM, load_tokenizer
+from engine.text.load import load_tokenizer
 from engine.text.tokenizer import TextTokenizer
 from engine.tokenizer_manager import SHUTTING_DOWN, TokenizerManager
 from engine.worker_node import WorkerNode
@@ -36,8 +36,7 @@ def make_plan(config: EngineConfig) -> EnginePlan:
         model = resolve(config.model)
     except (ModelStoreError, RanksError) as error:
         raise EngineStartError(str(error)) from None
-    path = HASH_LM if model.kind == HASH_LM else str(model.path)
-    return EnginePlan(config, path, model.kind, config.served_model_name or model.name)
+    return EnginePlan(config, str(model.path), model.kind, config.served_model_name or model.name)
 
 
 class Engine:

@@ -29,7 +29,7 @@ from engine.quantization.registry import linear_method
 from engine.sampling.sampler import Sampler
 from engine.scheduler.batch import ScheduleBatch
 from engine.weights.checkpoint import Checkpoint
-from engine.weights.torch_loader import Progress, WeightLoader
+from engine.weights.torch_loader import WeightLoader
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -43,9 +43,8 @@ class TorchExecutor:
     """An Executor over torch, on a CPU or a GPU.
 
     On a CPU, logits of a token have the same bits however its prompt was cut, batched, cached or preempted.
-    ``progress`` is told about loading; ``make_loader`` is for weights that come from elsewhere than a file. Raises
-    WeightsError, DeviceError, KVMemoryError or ValueError, each with one line for the user, where the model cannot
-    be run as ``config`` asks.
+    ``make_loader`` is for weights that come from elsewhere than a file. Raises WeightsError, DeviceError,
+    KVMemoryError or ValueError, each with one line for the user, where the model cannot be run as ``config`` asks.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class TorchExecutor:
         config: EngineConfig,
         checkpoint: Checkpoint,
         *,
-        progress: Progress | None = None,
         tp: TensorParallel | None = None,
         make_loader: Callable[..., WeightLoader] = WeightLoader,
     ) -> None:
@@ -64,11 +62,7 @@ class TorchExecutor:
         spec = self._attention_spec(config)
         self.attention_name, backend = choose_backend(config.attention_backend, spec)
         loader = make_loader(
-            checkpoint,
-            dtype=self.device.dtype,
-            device=self.device.device,
-            threads=self.device.threads,
-            progress=progress,
+            checkpoint, dtype=self.device.dtype, device=self.device.device, threads=self.device.threads
         )
         max_positions = config.max_model_len or checkpoint.config.max_positions
         with loader:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.model_store.cache import cached_path
-from engine.model_store.catalog import CATALOG, CatalogEntry, find_entry
+from engine.model_store.catalog import CATALOG, find_entry
 from engine.model_store.errors import ModelNotFound
 from engine.model_store.hub import fetch_snapshot
 from engine.model_store.pull import PullObserver, pull
@@ -19,7 +19,7 @@ HASH_LM = "hash-lm"
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """kind ``gguf``: path is the file. ``safetensors``: path is the directory. ``hash-lm``: path is empty.
+    """kind ``gguf``: path is the file. ``safetensors``: path is the directory. ``hash-lm``: path is that name.
 
     name is what the model is served as unless --served-model-name says otherwise.
     """
@@ -29,32 +29,21 @@ class ResolvedModel:
     name: str
 
 
-def resolve(model: str, *, download: bool = True, observer: PullObserver | None = None) -> ResolvedModel:
-    """Find (or with ``download`` fetch) the model. Raises ModelStoreError with one line that says what is wrong."""
+def resolve(model: str, *, observer: PullObserver | None = None) -> ResolvedModel:
+    """Find the model, or fetch it. Raises ModelStoreError with one line that says what is wrong."""
     if model == HASH_LM:
-        return ResolvedModel(Path(), "hash-lm", HASH_LM)
+        return ResolvedModel(Path(HASH_LM), "hash-lm", HASH_LM)
     entry = find_entry(model)
     if entry is not None:
-        return ResolvedModel(_alias_path(entry, download, observer), "gguf", entry.name)
+        return ResolvedModel(cached_path(entry) or pull(entry, observer), "gguf", entry.name)
     path = Path(model).expanduser()
     if path.exists():
         return _local(path)
     if _HUB_ID.fullmatch(model) and not model.endswith(".gguf") and not model.startswith("."):
-        if not download:
-            raise ModelNotFound(f"{model!r} is not on this machine")
         found = _local(fetch_snapshot(model))
         return ResolvedModel(found.path, found.kind, model)
     aliases = ", ".join(known.name for known in CATALOG)
     raise ModelNotFound(f"no model {model!r}: no file, directory or hub id (org/name), none of {aliases}, {HASH_LM}")
-
-
-def _alias_path(entry: CatalogEntry, download: bool, observer: PullObserver | None) -> Path:
-    path = cached_path(entry)
-    if path is None and download:
-        path = pull(entry, observer)
-    if path is None:
-        raise ModelNotFound(f"{entry.name} is not in the cache: callgate pull {entry.name}")
-    return path
 
 
 def _local(path: Path) -> ResolvedModel:

@@ -106,9 +106,6 @@ class Checkpoint:
             raise WeightsError(f"{self._files[0].path}: this model has no {module}")
         return self._linears[module]
 
-    def stored_bytes(self) -> int:
-        return sum(tensor.data.nbytes for tensor in self._tensors.values())
-
     def release_pages(self) -> None:
         """Give back the memory of file pages read so far (they count as resident until then)."""
         for file in self._files:

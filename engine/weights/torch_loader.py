@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from engine.weights.checkpoint import Checkpoint
-
-Progress = Callable[[int, int], None]
-"""Called with (stored bytes read, stored bytes in all)."""
 
 _SLICE_VALUES = 4 << 20
 
@@ -22,22 +18,11 @@ class WeightLoader:
     threads (numpy works outside the interpreter lock).
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        threads: int = 1,
-        progress: Progress | None = None,
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, threads: int = 1) -> None:
         self.checkpoint = checkpoint
         self.config = checkpoint.config
         self.dtype = dtype
         self.device = device
-        self._progress = progress
-        self._total = checkpoint.stored_bytes()
-        self._done = 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="weights")
 
     def __enter__(self) -> WeightLoader:
@@ -71,12 +56,10 @@ class WeightLoader:
             out[start - first : stop - first].copy_(values if columns is None else values[:, columns])
 
         list(self._pool.map(copy, range(first, last, step)))
-        self._advance(name, (last - first) / total)
 
     def vector(self, name: str, part: slice | None = None) -> torch.Tensor:
         """One dimension: a norm's weight or a bias."""
         values = torch.from_numpy(self.checkpoint.read(name, part))
-        self._advance(name, 1.0)
         return values.to(dtype=self.dtype, device=self.device)
 
     def packed(self, name: str) -> torch.Tensor:
@@ -85,13 +68,5 @@ class WeightLoader:
         raw = self.checkpoint.stored(name)
         kind = {"I32": torch.int32, "F8_E4M3": torch.float8_e4m3fn, "F16": torch.float16}.get(raw.type)
         if kind is None:
-            values = torch.from_numpy(self.checkpoint.read(name))
-        else:
-            values = torch.from_numpy(raw.data.copy()).view(-1).view(kind).view(raw.shape)
-        self._advance(name, 1.0)
-        return values
-
-    def _advance(self, name: str, share: float) -> None:
-        self._done += int(self.checkpoint.stored(name).data.nbytes * share)
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+            return torch.from_numpy(self.checkpoint.read(name))
+        return torch.from_numpy(raw.data.copy()).view(-1).view(kind).view(raw.shape)

@@ -94,8 +94,9 @@ def find_model(config: EngineConfig) -> EngineConfig:
     """The same settings with ``model`` as a path (pulled first where needed) and a name to serve it under."""
     with PullDisplay(config.model) as display:
         found = resolve(config.model, observer=display)
-    path = found.name if found.kind == "hash-lm" else str(found.path)
-    return msgspec.structs.replace(config, model=path, served_model_name=config.served_model_name or found.name)
+    return msgspec.structs.replace(
+        config, model=str(found.path), served_model_name=config.served_model_name or found.name
+    )
 
 
 def _show(text: str) -> None:
