@@ -22,8 +22,9 @@ from engine.messages import GrammarSpec
 from server import limits
 from server.constrainer import Constrained, Constrainer, UnusableSchema
 from server.custom_tools import parameters
-from server.errors import BadRequest, Unavailable
+from server.errors import BadRequest, Unavailable, invalid
 from server.schema_check import check_schema, nesting
+from server.schema_tidying import tidied
 from server.tools import Tools
 from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy, Reasoning, after_reasoning, enforces
 
@@ -56,11 +57,7 @@ def parse_response_format(value: Mapping[str, Any] | None) -> OutputShape:
     if kind == "json_object":
         return parse_json_schema({"schema": value.get("schema")}, "response_format")
     if kind != "json_schema":
-        raise BadRequest(
-            "Invalid value for 'response_format.type': "
-            "'text', 'json_object', 'json_schema' or 'structural_tag' is expected.",
-            param="response_format.type",
-        )
+        raise invalid("response_format.type", "'text', 'json_object', 'json_schema' or 'structural_tag' is expected")
     inner = value.get("json_schema")
     if inner is None and value.get("schema") is not None:
         return parse_json_schema(value, "response_format")
@@ -75,8 +72,8 @@ def parse_json_schema(inner: Mapping[str, Any], param: str) -> OutputShape:
     if name is not None and (not isinstance(name, str) or not 0 < len(name) <= limits.MAX_SCHEMA_NAME):
         raise BadRequest(f"Invalid value for '{param}.name'.", param=f"{param}.name")
     if strict is not None and not isinstance(strict, bool):
-        raise BadRequest(f"Invalid value for '{param}.strict': a boolean is expected.", param=f"{param}.strict")
-    schema = inner.get("schema")
+        raise invalid(f"{param}.strict", "a boolean is expected")
+    schema = tidied(inner.get("schema"))
     if schema is None:
         return OutputShape(document={"type": "object"}, param=param)
     check_schema(schema, f"{param}.schema")
@@ -101,8 +98,9 @@ def parse_structured_outputs(value: Mapping[str, Any] | None) -> OutputShape:
 def parse_constraint(key: str, item: Any, param: str) -> OutputShape:
     """One json, regex, choice or grammar, which stands at ``param`` in the request."""
     if key == "json":
-        check_schema(item, param)
-        return OutputShape(document=item, strict=True, param=param)
+        schema = tidied(item)
+        check_schema(schema, param)
+        return OutputShape(document=schema, strict=True, param=param)
     return OutputShape(grammar=_client_grammar(key, item, param), param=param)
 
 

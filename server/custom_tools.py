@@ -18,7 +18,7 @@ import orjson
 from engine.grammar.interface import GrammarError
 from engine.grammar.source import check_regex
 from server import limits
-from server.errors import BadRequest
+from server.errors import BadRequest, invalid
 from server.lark_pattern import NoPattern, lark_pattern
 from toolcall.events import Event, ToolCallArguments, ToolCallEnd, ToolCallStart
 
@@ -74,15 +74,11 @@ def text_grammar(given: Any, where: str) -> TextGrammar | None:
     if kind == "text":
         return None
     if kind != "grammar":
-        raise BadRequest(
-            f"Invalid value for '{where}': an object of type 'text' or 'grammar' is expected.", param=where
-        )
+        raise invalid(where, "an object of type 'text' or 'grammar' is expected")
     inner = given.get("grammar", given)
     definition = inner.get("definition") if isinstance(inner, dict) else None
     if not isinstance(definition, str) or not definition or inner.get("syntax") not in ("lark", "regex"):
-        raise BadRequest(
-            f"Invalid value for '{where}': a grammar has a syntax ('lark' or 'regex') and a definition.", param=where
-        )
+        raise invalid(where, "a grammar has a syntax ('lark' or 'regex') and a definition")
     if len(definition.encode()) > limits.MAX_GRAMMAR_BYTES:
         raise BadRequest(f"'{where}' is larger than {limits.MAX_GRAMMAR_BYTES} bytes.", param=where)
     return TextGrammar(inner["syntax"], definition)

@@ -33,6 +33,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -44,6 +45,8 @@ from engine.sampling_params import InvalidParam
 
 MAX_MESSAGE_CHARS = 2000
 _MISSING = "Object missing required field "
+_CLOSE = MappingProxyType({"Connection": "close"})
+"""The rest of the request will not be read, so the connection cannot be used again."""
 
 
 class ApiError(Exception):
@@ -54,6 +57,7 @@ class ApiError(Exception):
     code: str | None = None
     details: Mapping[str, Any] | None = None
     """``error.details`` of Anthropic's shape, by which its clients recognise what they can do something about."""
+    headers: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -61,10 +65,6 @@ class ApiError(Exception):
         self.param = param
         if code is not None:
             self.code = code
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {}
 
     def body(self) -> dict[str, Any]:
         return {
@@ -86,9 +86,7 @@ class BadRequest(ApiError):
 
 
 class IncompleteBody(BadRequest):
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Connection": "close"}
+    headers = _CLOSE
 
 
 class Unsupported(BadRequest):
@@ -104,10 +102,7 @@ class Unauthorized(ApiError):
     status = 401
     type = "invalid_request_error"
     code = "invalid_api_key"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"WWW-Authenticate": "Bearer"}
+    headers = MappingProxyType({"WWW-Authenticate": "Bearer"})
 
 
 class Forbidden(ApiError):
@@ -136,37 +131,28 @@ class MethodNotAllowed(ApiError):
 
     def __init__(self, message: str, allow: str) -> None:
         super().__init__(message)
-        self._allow = allow
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Allow": self._allow} if self._allow else {}
+        self.headers = {"Allow": allow} if allow else {}
 
 
-class _Closing(ApiError):
-    """The rest of the request will not be read, so the connection cannot be used again."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Connection": "close"}
-
-
-class RequestTimeout(_Closing):
+class RequestTimeout(ApiError):
     status = 408
     type = "timeout_error"
     code = "request_timeout"
+    headers = _CLOSE
 
 
-class TooLarge(_Closing):
+class TooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+    headers = _CLOSE
 
 
-class HeadersTooLarge(_Closing):
+class HeadersTooLarge(ApiError):
     status = 431
     type = "invalid_request_error"
     code = "headers_too_large"
+    headers = _CLOSE
 
 
 class UnsupportedMediaType(ApiError):
@@ -178,11 +164,7 @@ class UnsupportedMediaType(ApiError):
 class _Retryable(ApiError):
     def __init__(self, message: str, *, retry_after: float = 1.0, code: str | None = None) -> None:
         super().__init__(message, code=code)
-        self.retry_after = retry_after
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
+        self.headers = {"Retry-After": str(max(1, math.ceil(retry_after)))}
 
 
 class RateLimited(_Retryable):
@@ -274,7 +256,12 @@ def from_validation_error(exc: msgspec.ValidationError) -> BadRequest:
         return BadRequest(f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter")
     if not path:
         return BadRequest(f"Invalid request body: {text}.")
-    return BadRequest(f"Invalid value for '{path}': {text}.", param=path)
+    return invalid(path, text)
+
+
+def invalid(param: str, reason: str, *, code: str | None = None) -> BadRequest:
+    """A field whose value is not what it may be; reason: what is expected, without a full stop."""
+    return BadRequest(f"Invalid value for '{param}': {reason}.", param=param, code=code)
 
 
 def quote(value: str, limit: int = 200) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from engine.messages import ModelInfo
 from engine.text.tokenizer import TextTokenizer
 from server import limits
-from server.errors import BadRequest
+from server.errors import BadRequest, invalid
 
 INLINE_CHARS = 8_000
 """Texts up to this length are encoded on the event loop, longer ones in a thread."""
@@ -33,13 +33,13 @@ def parse_prompts(value: Any, param: str, info: ModelInfo, max_prompts: int) -> 
     if isinstance(value, str):
         prompts: tuple[Prompt, ...] = (Prompt(text=value),)
     elif not isinstance(value, list):
-        raise _invalid(param, "a string, a list of strings, or token ids are expected")
+        raise invalid(param, "a string, a list of strings, or token ids are expected")
     elif not value:
-        raise _invalid(param, "the list is empty")
+        raise invalid(param, "the list is empty")
     elif type(value[0]) is int:
         prompts = (Prompt(ids=token_ids(value, param, info)),)
     elif len(value) > max_prompts:
-        raise _invalid(param, f"more than {max_prompts} prompts")
+        raise invalid(param, f"more than {max_prompts} prompts")
     else:
         prompts = tuple(_one(item, f"{param}[{index}]", info) for index, item in enumerate(value))
     chars = sum(len(prompt.text) for prompt in prompts if prompt.text is not None)
@@ -53,17 +53,17 @@ def _one(item: Any, param: str, info: ModelInfo) -> Prompt:
         return Prompt(text=item)
     if isinstance(item, list):
         return Prompt(ids=token_ids(item, param, info))
-    raise _invalid(param, "a string or a list of token ids is expected")
+    raise invalid(param, "a string or a list of token ids is expected")
 
 
 def token_ids(value: Sequence[Any], param: str, info: ModelInfo) -> tuple[int, ...]:
     """Checked ids, at least one. The highest id is the width of the logits."""
     if not value:
-        raise _invalid(param, "the list is empty")
+        raise invalid(param, "the list is empty")
     if not set(map(type, value)) <= {int}:
-        raise _invalid(param, "a token id must be an integer")
+        raise invalid(param, "a token id must be an integer")
     if min(value) < 0 or max(value) >= info.vocab_size:
-        raise _invalid(param, f"token ids must lie between 0 and {info.vocab_size - 1}")
+        raise invalid(param, f"token ids must lie between 0 and {info.vocab_size - 1}")
     return tuple(value)
 
 
@@ -105,7 +105,3 @@ def too_long(info: ModelInfo, size: str, param: str) -> BadRequest:
         param=param,
         code="context_length_exceeded",
     )
-
-
-def _invalid(param: str, reason: str) -> BadRequest:
-    return BadRequest(f"Invalid value for '{param}': {reason}.", param=param)

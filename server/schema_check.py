@@ -18,16 +18,16 @@ import jsonschema_rs
 import orjson
 
 from server import limits
-from server.errors import BadRequest
+from server.errors import BadRequest, invalid
 from toolcall.schema_references import escaped, follow
 from toolcall.schema_values import ecma
 
 _DRAFTS = re.compile(r"https?://json-schema\.org/(draft-0[467]|draft/2019-09|draft/2020-12)/schema#?")
 _OLDER_DRAFTS = ("http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-04/schema#")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples", "example"})
+DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples", "example"})
 """Keywords whose values are data, not schemas."""
-_NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose keys are names, not keywords."""
 
 
@@ -42,7 +42,7 @@ def check_schema(schema: Any, param: str, *, code: str | None = None, meta: bool
     """Raise BadRequest for ``param`` unless ``schema`` is an object within the limits; with ``meta``, also unless it
     is a valid schema with resolvable references and compilable patterns."""
     if not isinstance(schema, dict):
-        raise BadRequest(f"Invalid value for '{param}': a JSON Schema object is expected.", param=param, code=code)
+        raise invalid(param, "a JSON Schema object is expected", code=code)
     try:
         _check_size(schema)
         _check_walk(schema, meta)
@@ -72,8 +72,8 @@ def walk(schema: Any) -> Iterator[tuple[str, dict[str, Any], int]]:
                 if is_schema:
                     yield pointer, node, depth
                 for key, value in node.items():
-                    if isinstance(value, (dict, list)) and not (is_schema and key in _DATA_KEYWORDS):
-                        named = not (is_schema and key in _NAME_MAPS)
+                    if isinstance(value, (dict, list)) and not (is_schema and key in DATA_KEYWORDS):
+                        named = not (is_schema and key in NAME_MAPS)
                         following.append((f"{pointer}/{escaped(key)}", value, named))
             elif isinstance(node, list):
                 following += [(f"{pointer}/{i}", item, is_schema) for i, item in enumerate(node)]

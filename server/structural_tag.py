@@ -16,8 +16,9 @@ from typing import Any
 from engine.messages import GrammarSpec
 from server import limits
 from server.constraints import OutputShape
-from server.errors import BadRequest
+from server.errors import BadRequest, invalid
 from server.schema_check import check_schema
+from server.schema_tidying import tidied
 from toolcall.constraint_arguments import Rules, json_rule, lark_text
 from toolcall.schema_narrowing import narrowed
 
@@ -33,9 +34,9 @@ def parse_structural_tag(value: Mapping[str, Any], param: str) -> OutputShape:
     triggers = _strings(value.get("triggers"), f"{param}.triggers", limits.MAX_TRIGGERS)
     structures = value.get("structures")
     if not isinstance(structures, list) or not structures:
-        raise _invalid(f"{param}.structures", "a list of at least one structure is expected")
+        raise invalid(f"{param}.structures", "a list of at least one structure is expected")
     if len(structures) > limits.MAX_STRUCTURES:
-        raise _invalid(f"{param}.structures", f"more than {limits.MAX_STRUCTURES} structures")
+        raise invalid(f"{param}.structures", f"more than {limits.MAX_STRUCTURES} structures")
     rules = Rules()
     bodies = [
         _structure(rules, structure, triggers, f"{param}.structures[{index}]")
@@ -49,16 +50,16 @@ def parse_structural_tag(value: Mapping[str, Any], param: str) -> OutputShape:
 def _structure(rules: Rules, structure: Any, triggers: list[str], param: str) -> str:
     """The name of a rule for one structure."""
     if not isinstance(structure, dict):
-        raise _invalid(param, "an object is expected")
+        raise invalid(param, "an object is expected")
     begin, end = structure.get("begin"), structure.get("end")
     for name, text in (("begin", begin), ("end", end)):
         if not isinstance(text, str) or len(text) > limits.MAX_TAG_CHARS or (name == "begin" and not text.strip()):
-            raise _invalid(f"{param}.{name}", f"a string of at most {limits.MAX_TAG_CHARS} characters is expected")
+            raise invalid(f"{param}.{name}", f"a string of at most {limits.MAX_TAG_CHARS} characters is expected")
     assert isinstance(begin, str)
     assert isinstance(end, str)
     if not begin.startswith(tuple(triggers)):
-        raise _invalid(f"{param}.begin", "it starts with none of the triggers")
-    schema = structure.get("schema")
+        raise invalid(f"{param}.begin", "it starts with none of the triggers")
+    schema = tidied(structure.get("schema"))
     check_schema({} if schema is None else schema, f"{param}.schema")
     parts = [lark_text(begin, flexible=False), json_rule(rules, narrowed(schema or {}), flexible=True)]
     return rules.add("structure", " ".join([*parts, *([lark_text(end, flexible=False)] if end else [])]))
@@ -66,12 +67,8 @@ def _structure(rules: Rules, structure: Any, triggers: list[str], param: str) ->
 
 def _strings(value: Any, param: str, most: int) -> list[str]:
     if not isinstance(value, list) or not 0 < len(value) <= most:
-        raise _invalid(param, f"a list of 1 to {most} strings is expected")
+        raise invalid(param, f"a list of 1 to {most} strings is expected")
     for text in value:
         if not isinstance(text, str) or not text.strip() or len(text) > limits.MAX_TAG_CHARS:
-            raise _invalid(param, f"strings of 1 to {limits.MAX_TAG_CHARS} characters are expected")
+            raise invalid(param, f"strings of 1 to {limits.MAX_TAG_CHARS} characters are expected")
     return value
-
-
-def _invalid(param: str, reason: str) -> BadRequest:
-    return BadRequest(f"Invalid value for '{param}': {reason}.", param=param)

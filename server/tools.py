@@ -17,10 +17,11 @@ import orjson
 
 from server import limits
 from server.custom_tools import as_function, text_grammar
-from server.errors import BadRequest, quote
+from server.errors import BadRequest, invalid, quote
 from server.lark_pattern import NoPattern
 from server.param_names import renamed
 from server.schema_check import check_schema, check_strict
+from server.schema_tidying import tidied
 
 Choice = Literal["none", "auto", "required"]
 
@@ -127,26 +128,23 @@ def _path(where: str, param: str, key: str) -> str:
 
 def _tool(tool: Any, where: str, param: str) -> dict[str, Any]:
     if not isinstance(tool, dict):
-        raise BadRequest(f"Invalid value for '{where}': an object is expected.", param=where)
+        raise invalid(where, "an object is expected")
     kind = tool.get("type")
     if kind == "custom" and param == "tools":
         return _custom(tool.get("custom"), where)
     if kind != "function":
         got = quote(kind) if isinstance(kind, str) else "nothing"
-        raise BadRequest(
-            f"Invalid value for '{where}.type': only tools of type 'function' or 'custom' are supported, got {got}.",
-            param=f"{where}.type",
-        )
+        raise invalid(f"{where}.type", f"only tools of type 'function' or 'custom' are supported, got {got}")
     function = tool.get("function")
     if not isinstance(function, dict):
         place = where if param == "functions" else f"{where}.function"
-        raise BadRequest(f"Invalid value for '{place}': an object is expected.", param=place)
+        raise invalid(place, "an object is expected")
     return {"type": "function", "function": _function(function, where, param)}
 
 
 def _custom(tool: Any, where: str) -> dict[str, Any]:
     if not isinstance(tool, dict):
-        raise BadRequest(f"Invalid value for '{where}.custom': an object is expected.", param=f"{where}.custom")
+        raise invalid(f"{where}.custom", "an object is expected")
     function = as_function(tool, f"{where}.custom")
     with renamed(lambda path: path.replace(f"{where}.function", f"{where}.custom")):
         return {"type": "function", "function": _function(function, where, "tools")}
@@ -156,22 +154,19 @@ def _function(function: dict[str, Any], where: str, param: str) -> dict[str, Any
     name = function.get("name")
     place = _path(where, param, "name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise BadRequest(
-            f"Invalid value for '{place}': 1 to {limits.MAX_TOOL_NAME} characters of A-Z a-z 0-9 _ . - are expected.",
-            param=place,
-        )
+        raise invalid(place, f"1 to {limits.MAX_TOOL_NAME} characters of A-Z a-z 0-9 _ . - are expected")
     shaped: dict[str, Any] = {"name": name}
     description = function.get("description")
     if description is not None:
         if not isinstance(description, str):
             place = _path(where, param, "description")
-            raise BadRequest(f"Invalid value for '{place}': a string is expected.", param=place)
+            raise invalid(place, "a string is expected")
         shaped["description"] = description
     strict = function.get("strict")
     if strict is not None and not isinstance(strict, bool):
         place = _path(where, param, "strict")
-        raise BadRequest(f"Invalid value for '{place}': a boolean is expected.", param=place)
-    parameters = function.get("parameters")
+        raise invalid(place, "a boolean is expected")
+    parameters = tidied(function.get("parameters"))
     shaped["parameters"] = {"type": "object", "properties": {}} if parameters is None else parameters
     check_schema(
         shaped["parameters"], _path(where, param, "parameters"), code="invalid_function_parameters", meta=False
@@ -196,11 +191,10 @@ def _check_schemas(
 
 def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Sequence[str], str | None]:
     """(mode, names that may be called, the one forced name)."""
-    if choice is None:
-        choice = "auto"
+    choice = _in_chat_words(choice)
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
-            raise BadRequest(f"Invalid value for '{param}': {quote(choice)}. Allowed are {_CHOICES}.", param=param)
+            raise invalid(param, f"{quote(choice)}. Allowed are {_CHOICES}")
         mode: Choice = "required" if choice == "required" else "auto"
         if not declared and mode == "required":
             raise BadRequest(f"'{param}' is 'required' but no tools are declared.", param=param)
@@ -212,6 +206,17 @@ def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Seque
     name = _named(choice, param)
     _require_declared([name], declared, param)
     return "required", [name], name
+
+
+def _in_chat_words(choice: Any) -> Any:
+    """The choice as chat writes it: Mistral says ``any`` for ``required``, Anthropic puts the words into an object."""
+    if choice is None:
+        return "auto"
+    if isinstance(choice, dict) and choice.get("type") == "tool":
+        return {**choice, "type": "function"}
+    if isinstance(choice, dict) and choice.get("type") in ("any", "auto", "none", "required"):
+        choice = choice["type"]
+    return "required" if choice == "any" else choice
 
 
 def _named(choice: dict[str, Any], param: str) -> str:
@@ -228,12 +233,9 @@ def _allowed_tools(choice: dict[str, Any], declared: list[str], param: str) -> t
     mode = inner.get("mode", "auto") if isinstance(inner, dict) else None
     listed = inner.get("tools") if isinstance(inner, dict) else None
     if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
-        raise BadRequest(
-            f"Invalid value for '{param}': allowed_tools needs a mode ('auto' or 'required') and a list of tools.",
-            param=param,
-        )
+        raise invalid(param, "allowed_tools needs a mode ('auto' or 'required') and a list of tools")
     if not all(isinstance(item, dict) for item in listed):
-        raise BadRequest(f"Invalid value for '{param}': every allowed tool must be an object.", param=param)
+        raise invalid(param, "every allowed tool must be an object")
     names = [_named(item, param) for item in listed]
     _require_declared(names, declared, param)
     return ("required" if mode == "required" else "auto"), names, None

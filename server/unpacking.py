@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from types import MappingProxyType
 
 from server.errors import BadRequest, TooLarge, UnsupportedMediaType
 
@@ -12,12 +13,10 @@ _RAW = -zlib.MAX_WBITS
 
 
 class UnsupportedCoding(UnsupportedMediaType):
+    headers = MappingProxyType({"Accept-Encoding": "gzip, deflate"})
+
     def __init__(self) -> None:
         super().__init__("Request bodies may be packed with gzip or deflate, or sent as they are.")
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Accept-Encoding": "gzip, deflate"}
 
 
 def too_large(max_bytes: int) -> TooLarge:

@@ -12,7 +12,8 @@ from typing import Any
 
 from server import limits
 from server.constraints import FREE, OutputShape, parse_json_schema
-from server.errors import BadRequest, Unsupported
+from server.errors import BadRequest, Unsupported, invalid
+from server.fields import check_choice, first_refused
 from server.tools import Tools, parse_tools
 
 IGNORED: Mapping[str, str] = MappingProxyType(
@@ -60,10 +61,9 @@ class ThreadUnsupported(Unsupported):
 
 def refuse_fields(body: Mapping[str, Any]) -> None:
     """Raise Unsupported for the first field that we cannot honour."""
-    for name in REFUSED:
-        value = body.get(name)
-        if value is not None and value not in REFUSED[name]:
-            raise ThreadUnsupported if name == "thread" else Unsupported(name)
+    name = first_refused(body, REFUSED)
+    if name is not None:
+        raise ThreadUnsupported() if name == "thread" else Unsupported(name)
 
 
 def tool_places(tools: list[Any] | None) -> list[int]:
@@ -72,13 +72,13 @@ def tool_places(tools: list[Any] | None) -> list[int]:
         raise BadRequest(f"'tools' holds more than {limits.MAX_TOOLS} tools.", param="tools")
     for index, tool in enumerate(tools or ()):
         if not isinstance(tool, dict):
-            raise BadRequest(f"Invalid value for 'tools[{index}]': an object is expected.", param=f"tools[{index}]")
+            raise invalid(f"tools[{index}]", "an object is expected")
         if tool.get("type") == "function":
             where = f"tools[{index}].type"
-            raise BadRequest(f"Invalid value for '{where}': tools have a name and an input_schema here.", param=where)
+            raise invalid(where, "tools have a name and an input_schema here")
         if tool.get("type") in (None, "custom") and not isinstance(tool.get("input_schema"), dict):
             where = f"tools[{index}].input_schema"
-            raise BadRequest(f"Invalid value for '{where}': a JSON Schema object is expected.", param=where)
+            raise invalid(where, "a JSON Schema object is expected")
     return [index for index, tool in enumerate(tools or ()) if tool.get("type") in (None, "custom")]
 
 
@@ -99,7 +99,7 @@ def read_tools(tools: list[Any] | None, places: list[int], choice: Mapping[str, 
     single = (choice or {}).get("disable_parallel_tool_use")
     if single is not None and not isinstance(single, bool):
         where = "tool_choice.disable_parallel_tool_use"
-        raise BadRequest(f"Invalid value for '{where}': a boolean is expected.", param=where)
+        raise invalid(where, "a boolean is expected")
     return parse_tools(functions, _choice(choice), not single, strict_enforced=False)
 
 
@@ -110,10 +110,7 @@ def _choice(choice: Mapping[str, Any] | None) -> Any:
     if kind == "tool" and isinstance(name, str):
         return {"type": "function", "function": {"name": name}}
     if not isinstance(kind, str) or kind not in _CHOICES:
-        raise BadRequest(
-            "Invalid value for 'tool_choice': an object of type 'auto', 'any', 'none' or 'tool' is expected.",
-            param="tool_choice",
-        )
+        raise invalid("tool_choice", "an object of type 'auto', 'any', 'none' or 'tool' is expected")
     return _CHOICES[kind]
 
 
@@ -124,16 +121,10 @@ def read_thinking(thinking: Mapping[str, Any] | None) -> tuple[bool, bool]:
         return False, False
     kind = thinking.get("type")
     if kind not in ("enabled", "adaptive", "between_tools", "disabled"):
-        raise BadRequest(
-            "Invalid value for 'thinking.type': 'enabled', 'adaptive' or 'disabled' is expected.",
-            param="thinking.type",
-        )
+        raise invalid("thinking.type", "'enabled', 'adaptive' or 'disabled' is expected")
     budget = thinking.get("budget_tokens")
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 1):
-        raise BadRequest(
-            "Invalid value for 'thinking.budget_tokens': a positive integer is expected.",
-            param="thinking.budget_tokens",
-        )
+        raise invalid("thinking.budget_tokens", "a positive integer is expected")
     on = kind != "disabled"
     return on, on and thinking.get("display") != "omitted"
 
@@ -146,17 +137,11 @@ def read_format(config: Mapping[str, Any] | None, older: Mapping[str, Any] | Non
     if given is None:
         return FREE
     if not isinstance(given, dict) or given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict):
-        raise BadRequest(
-            f"Invalid value for '{param}': an object of type 'json_schema' with a schema is expected.", param=param
-        )
+        raise invalid(param, "an object of type 'json_schema' with a schema is expected")
     return parse_json_schema({"schema": given["schema"]}, param)
 
 
 def read_effort(config: Mapping[str, Any] | None) -> str | None:
     effort = (config or {}).get("effort")
-    if effort is not None and effort not in EFFORTS:
-        raise BadRequest(
-            f"Invalid value for 'output_config.effort': one of {', '.join(EFFORTS)} is expected.",
-            param="output_config.effort",
-        )
+    check_choice(effort, EFFORTS, "output_config.effort")
     return effort

@@ -15,7 +15,7 @@ import orjson
 
 from chat_templates.history import MEDIA_PARTS, media_note
 from server import limits
-from server.errors import BadRequest, quote
+from server.errors import BadRequest, invalid, quote
 
 _GAP = "\n\n"
 
@@ -53,16 +53,16 @@ class _Reader:
 
     def message(self, message: Any, where: str) -> None:
         if not isinstance(message, dict):
-            raise _invalid(where, "an object is expected")
+            raise invalid(where, "an object is expected")
         role, content = message.get("role"), message.get("content")
         if role not in ("user", "assistant", "system"):
-            raise _invalid(f"{where}.role", "'user' or 'assistant' is expected")
+            raise invalid(f"{where}.role", "'user' or 'assistant' is expected")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}] if content else []
         if not isinstance(content, list):
-            raise _invalid(f"{where}.content", "a string or a list of content blocks is expected")
+            raise invalid(f"{where}.content", "a string or a list of content blocks is expected")
         if len(content) > limits.MAX_CONTENT_PARTS:
-            raise _invalid(f"{where}.content", f"more than {limits.MAX_CONTENT_PARTS} blocks")
+            raise invalid(f"{where}.content", f"more than {limits.MAX_CONTENT_PARTS} blocks")
         blocks = [_block(block, f"{where}.content[{index}]") for index, block in enumerate(content)]
         if role == "assistant":
             self._assistant(blocks, f"{where}.content")
@@ -83,7 +83,7 @@ class _Reader:
     def _result(self, block: dict[str, Any], where: str) -> None:
         call_id = _string(block, "tool_use_id", where)
         if call_id not in self._calls:
-            raise _invalid(f"{where}.tool_use_id", f"no tool_use block has the id {quote(call_id)}")
+            raise invalid(f"{where}.tool_use_id", f"no tool_use block has the id {quote(call_id)}")
         text = _text(block.get("content") or "", f"{where}.content", media_note)
         if block.get("is_error") is True and not text.lower().startswith("error"):
             text = f"Error: {text}" if text else "Error"
@@ -111,13 +111,13 @@ class _Reader:
     def _call(self, block: dict[str, Any], where: str) -> dict[str, Any]:
         call_id, name = _string(block, "id", where), _string(block, "name", where)
         if not 0 < len(name) <= limits.MAX_NAME or not 0 < len(call_id) <= limits.MAX_TOOL_CALL_ID:
-            raise _invalid(where, "a name and an id are expected, neither empty nor overlong")
+            raise invalid(where, "a name and an id are expected, neither empty nor overlong")
         given = block.get("input", {})
         if not isinstance(given, dict):
-            raise _invalid(f"{where}.input", "an object is expected")
+            raise invalid(f"{where}.input", "an object is expected")
         self._calls.add(call_id)
         if len(self._calls) > limits.MAX_MESSAGES:
-            raise _invalid(where, f"more than {limits.MAX_MESSAGES} tool_use blocks")
+            raise invalid(where, f"more than {limits.MAX_MESSAGES} tool_use blocks")
         arguments = orjson.dumps(given).decode()
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
@@ -134,9 +134,9 @@ class _Reader:
 
 def _block(block: Any, where: str) -> dict[str, Any]:
     if not isinstance(block, dict):
-        raise _invalid(where, "an object is expected")
+        raise invalid(where, "an object is expected")
     if not isinstance(block.get("type"), str):
-        raise _invalid(f"{where}.type", "a string is expected")
+        raise invalid(f"{where}.type", "a string is expected")
     return block
 
 
@@ -145,7 +145,7 @@ def _text(value: Any, where: str, media: Callable[[str], str] | None = None) -> 
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or len(value) > limits.MAX_CONTENT_PARTS:
-        raise _invalid(where, f"a string or a list of at most {limits.MAX_CONTENT_PARTS} text blocks is expected")
+        raise invalid(where, f"a string or a list of at most {limits.MAX_CONTENT_PARTS} text blocks is expected")
     texts = []
     for index, item in enumerate(value):
         place = f"{where}[{index}]"
@@ -181,13 +181,9 @@ def _titled(block: Mapping[str, Any], text: str) -> str:
 def _string(block: Mapping[str, Any], key: str, where: str) -> str:
     value = block.get(key)
     if not isinstance(value, str):
-        raise _invalid(f"{where}.{key}", "a string is expected")
+        raise invalid(f"{where}.{key}", "a string is expected")
     return value
 
 
 def _refused(block: Mapping[str, Any], where: str) -> BadRequest:
-    return _invalid(f"{where}.type", f"{quote(block['type'])} is not supported here, this model takes text only")
-
-
-def _invalid(param: str, reason: str) -> BadRequest:
-    return BadRequest(f"Invalid value for '{param}': {reason}.", param=param)
+    return invalid(f"{where}.type", f"{quote(block['type'])} is not supported here, this model takes text only")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from server import limits
 from server.body import convert
-from server.errors import BadRequest, quote
+from server.errors import BadRequest, invalid, quote
 from server.native.types import ParseFunctionCallRequest, SeparateReasoningRequest
 from server.services import Services
 from server.tools import parse_tools
@@ -58,4 +58,4 @@ def _named(name: str | None, param: str, get: Callable[[str], T]) -> T | None:
     try:
         return get(name)
     except ValueError:
-        raise BadRequest(f"Invalid value for '{param}': no parser is called {quote(name, 64)}.", param=param) from None
+        raise invalid(param, f"no parser is called {quote(name, 64)}") from None

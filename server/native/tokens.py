@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from server import limits
 from server.body import convert
-from server.errors import BadRequest
+from server.errors import BadRequest, invalid
 from server.json_response import json_response
 from server.native.types import DetokenizeRequest, TokenizeRequest
 from server.openai.chat import ChatHandler
@@ -75,5 +75,5 @@ async def detokenize(services: Services, request: Request) -> Response:
 
 def _row(row: Any, param: str) -> list[Any]:
     if not isinstance(row, list):
-        raise BadRequest(f"Invalid value for '{param}': a list of token ids is expected.", param=param)
+        raise invalid(param, "a list of token ids is expected")
     return row

@@ -18,11 +18,13 @@ from starlette.responses import Response
 from server.body import convert
 from server.context import context_of
 from server.disconnect import unless_disconnected
-from server.errors import BadRequest, Unsupported
+from server.errors import BadRequest, Unsupported, invalid
+from server.fields import check_choice
 from server.generation import Generation
 from server.json_response import json_response
 from server.openai.chat_chunks import ChatFold, ChatStyle, ChunkWriter
 from server.openai.fields import refuse_unsupported
+from server.openai.foreign_shapes import in_chat_shape
 from server.openai.logprobs import chat_logprobs
 from server.openai.messages import check_messages
 from server.openai.sampling import check_common, sampling_params
@@ -61,19 +63,21 @@ class ChatHandler:
     def read(self, body: dict[str, Any], request: Request) -> tuple[ChatCompletionRequest, Conversation]:
         """The checked request and what it asks for. Raises ApiError."""
         services, context = self._services, context_of(request.scope)
+        body = in_chat_shape(body)
         refuse_unsupported(body)
         chat = convert(body, ChatCompletionRequest)
         services.require_ready()
         services.model(chat.model)
         check_common(chat)
         check_messages(chat.messages)
+        check_choice(chat.reasoning_effort, EFFORTS, "reasoning_effort")
         tools = _tools(chat)
         conversation = Conversation(
             messages=chat.messages,
             sampling=self._sampling(chat),
             tools=tools,
             shape=output_shape(body),
-            template_kwargs=template_kwargs(chat.chat_template_kwargs, _effort(chat), _think(chat)),
+            template_kwargs=template_kwargs(chat.chat_template_kwargs, chat.reasoning_effort, _think(chat)),
             template=self._template(chat),
             separate_reasoning=chat.separate_reasoning is not False,
             tenant=services.tenant(context, chat.cache_salt),
@@ -141,14 +145,6 @@ def _tools(chat: ChatCompletionRequest) -> Tools:
     return parse_functions(chat.functions, chat.function_call)
 
 
-def _effort(chat: ChatCompletionRequest) -> str | None:
-    if chat.reasoning_effort is not None and chat.reasoning_effort not in EFFORTS:
-        raise BadRequest(
-            f"Invalid value for 'reasoning_effort': one of {', '.join(EFFORTS)} is expected.", param="reasoning_effort"
-        )
-    return chat.reasoning_effort
-
-
 def _think(chat: ChatCompletionRequest) -> bool | None:
     """Whether the model is asked to think, in the words of other servers: ``enable_thinking``, else ``thinking``."""
     thinking = chat.thinking
@@ -158,10 +154,7 @@ def _think(chat: ChatCompletionRequest) -> bool | None:
         return thinking
     kind = thinking.get("type")
     if kind not in ("enabled", "disabled", "adaptive", "auto"):
-        raise BadRequest(
-            "Invalid value for 'thinking.type': 'enabled', 'disabled', 'adaptive' or 'auto' is expected.",
-            param="thinking.type",
-        )
+        raise invalid("thinking.type", "'enabled', 'disabled', 'adaptive' or 'auto' is expected")
     return {"enabled": True, "disabled": False}.get(str(kind))
 
 

@@ -20,7 +20,7 @@ from server import limits
 from server.body import convert
 from server.context import RequestContext, context_of
 from server.disconnect import unless_disconnected
-from server.errors import BadRequest
+from server.errors import BadRequest, invalid
 from server.json_response import json_response, off_loop
 from server.openai.fields import EMBEDDINGS_REFUSED, refuse
 from server.openai.sampling import check_cache_salt, check_user
@@ -89,7 +89,7 @@ class EmbeddingsHandler:
             text = guard.apply(prompt.text)
             ids = services.engine.tokenizer.encode(text, guard=guard.char, add_special_tokens=True)
         if not ids or prompt.text == "":
-            raise BadRequest(f"Invalid value for '{param}': it is empty.", param=param)
+            raise invalid(param, "it is empty")
         if len(ids) >= services.engine.model_info.context_length:
             raise too_long(services.engine.model_info, f"{len(ids)} tokens", param)
         return ids

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from server.errors import Unsupported
+from server.fields import first_refused
 
 IGNORED: Mapping[str, str] = MappingProxyType(
     {
@@ -138,10 +139,9 @@ EMBEDDINGS_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 def refuse(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> None:
     """Raise Unsupported for the first field of ``refused`` whose value is not one of its "off" values."""
-    for name in body.keys() & refused.keys():
-        value = body[name]
-        if value is not None and value not in refused[name]:
-            raise Unsupported(name)
+    name = first_refused(body, refused)
+    if name is not None:
+        raise Unsupported(name)
 
 
 def refuse_unsupported(body: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from server.errors import Unsupported
+from server.fields import first_refused
 from server.openai.fields import refuse_unsupported
 
 IGNORED: Mapping[str, str] = MappingProxyType(
@@ -61,11 +62,10 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
 
 def refuse_fields(body: Mapping[str, Any]) -> None:
     """Raise Unsupported for the first field that we cannot honour."""
-    for name in REFUSED:
-        value = body.get(name)
-        if value is not None and value not in REFUSED[name]:
-            hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
-            raise Unsupported(name, f"'{name}' is not supported by this endpoint{hint}.")
+    name = first_refused(body, REFUSED)
+    if name is not None:
+        hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise Unsupported(name, f"'{name}' is not supported by this endpoint{hint}.")
     options = body.get("prompt_cache_options")
     if isinstance(options, dict) and options.get("prewarm"):
         raise Unsupported("prompt_cache_options.prewarm", "This endpoint answers every request; it prepares no caches.")

@@ -21,7 +21,8 @@ from server.body import convert
 from server.constraints import OutputShape, parse_structured_outputs
 from server.context import context_of
 from server.disconnect import unless_disconnected
-from server.errors import BadRequest, Unsupported
+from server.errors import BadRequest, Unsupported, invalid
+from server.fields import check_choice
 from server.generation import Generation
 from server.json_response import json_response
 from server.openai.chat import EFFORTS
@@ -250,25 +251,19 @@ def _summary(reasoning: Mapping[str, Any] | None) -> str | None:
         if wanted in _SUMMARIES:
             return str(wanted)
         if wanted not in (None, "none"):
-            raise BadRequest(
-                f"Invalid value for 'reasoning.{name}': one of {', '.join(_SUMMARIES)} is expected.",
-                param=f"reasoning.{name}",
-            )
+            raise invalid(f"reasoning.{name}", f"one of {', '.join(_SUMMARIES)} is expected")
     return None
 
 
 def _effort(reasoning: Mapping[str, Any] | None) -> str | None:
     effort = (reasoning or {}).get("effort")
-    if effort is not None and effort not in EFFORTS:
-        raise BadRequest(
-            f"Invalid value for 'reasoning.effort': one of {', '.join(EFFORTS)} is expected.", param="reasoning.effort"
-        )
+    check_choice(effort, EFFORTS, "reasoning.effort")
     return effort
 
 
 def _check_truncation(value: str | None) -> None:
     if value not in (None, "auto", "disabled"):
-        raise BadRequest("Invalid value for 'truncation': 'auto' or 'disabled' is expected.", param="truncation")
+        raise invalid("truncation", "'auto' or 'disabled' is expected")
 
 
 class StoredResponses:
@@ -296,14 +291,14 @@ class StoredResponses:
         items = orjson.loads(self._get(request).input)
         order = request.query_params.get("order", "desc")
         if order not in ("asc", "desc"):
-            raise BadRequest("Invalid value for 'order': 'asc' or 'desc' is expected.", param="order")
+            raise invalid("order", "'asc' or 'desc' is expected")
         if order == "desc":
             items.reverse()
         after = request.query_params.get("after")
         if after:
             found = [index for index, item in enumerate(items) if item["id"] == after]
             if not found:
-                raise BadRequest("Invalid value for 'after': no such item.", param="after")
+                raise invalid("after", "no such item")
             items = items[found[0] + 1 :]
         page = [listed(item) for item in items[: _limit(request.query_params.get("limit", "20"))]]
         return json_response(
@@ -322,5 +317,5 @@ class StoredResponses:
 
 def _limit(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:4]) <= 100 or len(text) > 3:
-        raise BadRequest("Invalid value for 'limit': a number from 1 to 100 is expected.", param="limit")
+        raise invalid("limit", "a number from 1 to 100 is expected")
     return int(text)

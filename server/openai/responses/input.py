@@ -15,7 +15,7 @@ from typing import Any
 
 from server import limits
 from server.custom_tools import as_arguments
-from server.errors import BadRequest, quote
+from server.errors import BadRequest, invalid, quote
 from server.openai.messages import check_content, check_message
 from server.openai.responses.tools import qualified
 
@@ -42,7 +42,7 @@ def read_items(value: str | list[Any] | None, *, continues: bool) -> list[dict[s
 
 def _item(item: Any, where: str) -> dict[str, Any]:
     if not isinstance(item, dict):
-        raise _invalid(where, "an object is expected")
+        raise invalid(where, "an object is expected")
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
     if kind == "message":
         _check_message(item, where)
@@ -54,16 +54,16 @@ def _item(item: Any, where: str) -> dict[str, Any]:
         if item.get("call_id") is not None:
             _string(item, "call_id", where)
         if not isinstance(item.get("output"), (str, list)):
-            raise _invalid(f"{where}.output", "a string or a list of content parts is expected")
+            raise invalid(f"{where}.output", "a string or a list of content parts is expected")
         check_content(item["output"], "tool", f"{where}.output")
     elif kind == "item_reference":
         _string(item, "id", where)
     elif kind == "additional_tools":
         if not isinstance(item.get("tools"), list):
-            raise _invalid(f"{where}.tools", "a list is expected")
+            raise invalid(f"{where}.tools", "a list is expected")
     else:
         got = quote(kind) if isinstance(kind, str) else "nothing"
-        raise _invalid(f"{where}.type", f"items of this type are not supported, got {got}")
+        raise invalid(f"{where}.type", f"items of this type are not supported, got {got}")
     item_id = item.get("id")
     if not isinstance(item_id, str) or not item_id:
         item_id = _ID_PREFIXES.get(kind, "item_") + secrets.token_hex(16)
@@ -74,7 +74,7 @@ def _check_message(item: dict[str, Any], where: str) -> None:
     role = item.get("role")
     if role not in ROLES:
         got = quote(role) if isinstance(role, str) else "nothing of type string"
-        raise _invalid(f"{where}.role", f"one of {', '.join(ROLES)} is expected, got {got}")
+        raise invalid(f"{where}.role", f"one of {', '.join(ROLES)} is expected, got {got}")
     check_message({"role": role, "content": item.get("content")}, where)
 
 
@@ -82,13 +82,13 @@ def _check_call(item: dict[str, Any], where: str, body: str) -> None:
     _string(item, "call_id", where)
     _string(item, "name", where)
     if not isinstance(item.get(body), str):
-        raise _invalid(f"{where}.{body}", "a string is expected")
+        raise invalid(f"{where}.{body}", "a string is expected")
 
 
 def _string(item: dict[str, Any], key: str, where: str) -> None:
     value = item.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= limits.MAX_TOOL_CALL_ID:
-        raise _invalid(f"{where}.{key}", f"a string of 1 to {limits.MAX_TOOL_CALL_ID} characters is expected")
+        raise invalid(f"{where}.{key}", f"a string of 1 to {limits.MAX_TOOL_CALL_ID} characters is expected")
 
 
 def reasoning_text(item: dict[str, Any], where: str = "input") -> str:
@@ -98,10 +98,10 @@ def reasoning_text(item: dict[str, Any], where: str = "input") -> str:
         if parts is None:
             continue
         if not isinstance(parts, list):
-            raise _invalid(f"{where}.{key}", "a list is expected")
+            raise invalid(f"{where}.{key}", "a list is expected")
         texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
         if not all(isinstance(text, str) for text in texts):
-            raise _invalid(f"{where}.{key}", "parts with a text are expected")
+            raise invalid(f"{where}.{key}", "parts with a text are expected")
         if texts:
             return "\n\n".join(text for text in texts if text)
     return ""
@@ -198,7 +198,3 @@ class _Messages:
         one."""
         name = qualified(item.get("namespace"), item.get("name"))
         return next((call_id for call_id, called in self._waiting.items() if name in (None, called)), None)
-
-
-def _invalid(param: str, reason: str) -> BadRequest:
-    return BadRequest(f"Invalid value for '{param}': {reason}.", param=param)

@@ -14,7 +14,7 @@ from typing import Any
 
 from server import limits
 from server.constraints import FREE, OutputShape, parse_json_schema
-from server.errors import BadRequest, Unsupported
+from server.errors import BadRequest, Unsupported, invalid
 from server.tools import Tools, parse_tools
 
 _KEYS = MappingProxyType(
@@ -66,9 +66,9 @@ def _declared(tools: Sequence[Any], param: str, namespace: str = "") -> list[Dec
     for index, tool in enumerate(tools):
         where = f"{param}[{index}]"
         if not isinstance(tool, dict):
-            raise BadRequest(f"Invalid value for '{where}': an object is expected.", param=where)
+            raise invalid(where, "an object is expected")
         if not isinstance(tool.get("type"), str):
-            raise BadRequest(f"Invalid value for '{where}.type': a string is expected.", param=f"{where}.type")
+            raise invalid(f"{where}.type", "a string is expected")
         if tool["type"] == "mcp":
             raise Unsupported(f"{where}.type", f"'{where}': this server connects to no MCP servers.")
         if tool["type"] in _KEYS:
@@ -81,9 +81,9 @@ def _declared(tools: Sequence[Any], param: str, namespace: str = "") -> list[Dec
 def _of_namespace(tool: Mapping[str, Any], where: str) -> list[Declared]:
     name, tools, description = tool.get("name"), tool.get("tools"), tool.get("description")
     if not isinstance(name, str) or not name:
-        raise BadRequest(f"Invalid value for '{where}.name': a string is expected.", param=f"{where}.name")
+        raise invalid(f"{where}.name", "a string is expected")
     if not isinstance(tools, list):
-        raise BadRequest(f"Invalid value for '{where}.tools': a list is expected.", param=f"{where}.tools")
+        raise invalid(f"{where}.tools", "a list is expected")
     found = _declared(tools, f"{where}.tools", name)
     if not found or not isinstance(description, str) or not description:
         return found
@@ -141,10 +141,7 @@ def read_text(text: Mapping[str, Any] | None) -> OutputShape:
     if kind == "json_object":
         return OutputShape(document={"type": "object"}, param="text.format")
     if kind != "json_schema":
-        raise BadRequest(
-            "Invalid value for 'text.format.type': 'text', 'json_object' or 'json_schema' is expected.",
-            param="text.format.type",
-        )
+        raise invalid("text.format.type", "'text', 'json_object' or 'json_schema' is expected")
     inner = given.get("json_schema")
     if isinstance(inner, dict):  # chat's form
         return parse_json_schema(inner, "text.format.json_schema")
