@@ -52,7 +52,8 @@ CONTRACTS = (
 """Data and protocols that layers hand to each other: every layer of engine may import these."""
 
 LEVELS = (
-    {"weights", "platform", "kernels", "model_store", "text", "ipc", "distributed", "kv_cache", "speculative"},
+    {"weights", "platform", "kernels", "model_store", "ipc", "distributed", "kv_cache", "speculative"},
+    {"text"},
     {"quantization", "grammar", "attention", "sampling"},
     {"layers"},
     {"models"},

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.text.bpe_tokenizer import BPETokenizer, SpaceBefore, TextFacts
-from engine.text.gguf_metadata import GGUFError, read_metadata
 from engine.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, apply
 from engine.text.vocabulary import SPM_SPACE, SpecialToken, Vocabulary, turn_end_ids
+from engine.weights.gguf_header import GGUFError, read_metadata
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from engine.text.gguf_metadata import is_gguf
 from engine.text.gguf_tokenizer import load_gguf_tokenizer
 from engine.text.hf_tokenizer import TokenizerError, load_hf_tokenizer
 from engine.text.tokenizer import TextTokenizer
+from engine.weights.gguf_header import is_gguf
 
 HASH_LM = "hash-lm"
 

@@ -10,10 +10,10 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from engine.text.bpe_tokenizer import BPETokenizer
-from engine.text.gguf_metadata import GGUFError
 from engine.text.gguf_tokenizer import TokenType, tokenizer_from_metadata
 from engine.text.hf_tokenizer import TokenizerError, load_hf_tokenizer
 from engine.text.load import load_tokenizer
+from engine.weights.gguf_header import GGUFError
 from tests.engine.text.samples import (
     CORPUS,
     MARKERS,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from engine.text.gguf_metadata import GGUFError, is_gguf, read_metadata
+from engine.weights.gguf_header import GGUFError, is_gguf, read_metadata
 from tests.engine.text.samples import gguf_bytes
 
 VALUES = {
