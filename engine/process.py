@@ -11,12 +11,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
 from engine.child import Beat, ChildStatus, FrameReader, Started, StartFailed, frame
 from engine.platform.modules import import_path
+from engine.platform.process_stat import process_stat
 
 logger = logging.getLogger(__name__)
 
@@ -173,10 +173,8 @@ class Child:
 def _cpu_state(pid: int) -> tuple[str, int]:
     """(state letter, CPU ticks used so far) of a process; ("X", 0) where it is gone, ("D", 0) where nobody can tell."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return process_stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return "X", 0
     except OSError:  # no descriptor left here: that says nothing about the child
         return "D", 0
-    fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[11]) + int(fields[12])

@@ -64,7 +64,15 @@ class _Graph:
 class DecodeGraphs:
     """``sizes`` as from graph_sizes; ``max_pages``: pages of the longest sequence."""
 
-    def __init__(self, model: GraphModel, recorder: Recorder, device: torch.device, *, sizes: tuple[int, ...], max_pages: int) -> None:  # fmt: skip  # noqa: E501
+    def __init__(
+        self,
+        model: GraphModel,
+        recorder: Recorder,
+        device: torch.device,
+        *,
+        sizes: tuple[int, ...],
+        max_pages: int,
+    ) -> None:
         self._device = device
         self._max_pages = max_pages
         largest_first = sorted(sizes, reverse=True)  # the smaller ones then fit into the scratch memory of the first

@@ -31,12 +31,9 @@ def on_device(row: BatchRow) -> bool:
         return False
     if row.req.grammar is not None and isinstance(state.prepared, bool):
         return False
-    return plain_draw(state, row.req.num_output)
-
-
-def plain_draw(state: SamplingState, num_output: int) -> bool:
-    """No logprob is asked, and nothing but temperature, filters and a mask changes the next token's logits."""
-    return not (state.logprobs or state.penalties is not None or len(state.bias_ids)) and num_output >= state.min_tokens
+    if state.logprobs or state.penalties is not None or len(state.bias_ids):
+        return False
+    return row.req.num_output >= state.min_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -11,7 +12,7 @@ import torch
 
 from engine.executor.cuda_graphs import DecodeGraphs
 from engine.executor.device_sampler import DeviceSampler, accept
-from engine.executor.executor import RowOutput, StepOutput
+from engine.executor.executor import RowOutput, StepOutput, with_embeddings
 from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.executor.run_ahead import Ahead, RunAhead
 from engine.platform.transfer import upload
@@ -88,7 +89,7 @@ class DeviceSteps:
             rows = self._in_pieces(batch, hidden, index)
         else:
             rows = self._sample(self._model.compute_logits(hidden[index]), batch, whole)
-        return with_embeddings(rows, batch, step, hidden)
+        return with_embeddings(rows, batch, step.cu_seqlens, partial(mean_state, hidden))
 
     def _sample(self, logits: torch.Tensor, batch: ScheduleBatch, whole: bool) -> tuple[RowOutput, ...]:
         """Grammar masks are made while the GPU computes."""
@@ -126,13 +127,6 @@ def _pieces(rows: tuple[BatchRow, ...], limit: int) -> Iterator[list[BatchRow]]:
     yield part
 
 
-def with_embeddings(
-    rows: Sequence[RowOutput], batch: ScheduleBatch, step: ForwardBatch, hidden: torch.Tensor
-) -> tuple[RowOutput, ...]:
-    """Rows that ask for an embedding get the mean of their tokens' hidden states."""
-    out = list(rows)
-    for index, row in enumerate(batch.rows):
-        if row.req.embeds:
-            first, last = step.cu_seqlens[index : index + 2].tolist()
-            out[index] = RowOutput(embedding=tuple(hidden[first:last].double().mean(dim=0).tolist()))
-    return tuple(out)
+def mean_state(hidden: torch.Tensor, first: int, last: int) -> list[float]:
+    mean: list[float] = hidden[first:last].double().mean(dim=0).tolist()
+    return mean

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.messages import TokenLogprob
 
@@ -36,6 +40,21 @@ class StepOutput:
     """``rows[i]`` belongs to ``batch.rows[i]``."""
 
     rows: tuple[RowOutput, ...] = field(default_factory=tuple)
+
+
+def with_embeddings(
+    rows: Sequence[RowOutput],
+    batch: ScheduleBatch,
+    cu_seqlens: npt.NDArray[np.int32],
+    mean: Callable[[int, int], Iterable[float]],
+) -> tuple[RowOutput, ...]:
+    """Rows that ask for an embedding get ``mean(first, last)`` of the hidden states of their tokens in the step."""
+    out = list(rows)
+    for index, row in enumerate(batch.rows):
+        if row.req.embeds:
+            first, last = cu_seqlens[index : index + 2].tolist()
+            out[index] = RowOutput(embedding=tuple(mean(first, last)))
+    return tuple(out)
 
 
 class Executor(Protocol):

@@ -9,12 +9,13 @@ Text is printable ASCII. It never ends by itself unless ``eos_probability`` asks
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.executor.executor import RowOutput, StepOutput
+from engine.executor.executor import StepOutput, with_embeddings
 from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.sampling.rng import mix64
 from engine.sampling.sampler import Sampler
@@ -74,25 +75,18 @@ class HashLMExecutor:
 
     def execute(self, batch: ScheduleBatch) -> StepOutput:
         forward = build_forward_batch(batch)
-        logits, embeddings = self._forward(batch, forward)
+        logits = self._forward(batch, forward)
         if self._delay:
             time.sleep(self._delay)
         rows = self._sampler.sample(logits, batch)
-        if embeddings:
-            rows = tuple(
-                RowOutput(embedding=embeddings[index]) if index in embeddings else row for index, row in enumerate(rows)
-            )
-        return StepOutput(rows)
+        return StepOutput(with_embeddings(rows, batch, forward.cu_seqlens, partial(self._embed, forward.slot_mapping)))
 
     def copy_page(self, source: int, target: int) -> None:
         size = self._page_size
         self._kv[target * size : (target + 1) * size] = self._kv[source * size : (source + 1) * size]
 
-    def _forward(
-        self, batch: ScheduleBatch, forward: ForwardBatch
-    ) -> tuple[npt.NDArray[np.float32], dict[int, tuple[float, ...]]]:
+    def _forward(self, batch: ScheduleBatch, forward: ForwardBatch) -> npt.NDArray[np.float32]:
         digests: list[U64] = []
-        embeddings: dict[int, tuple[float, ...]] = {}
         self._reserve(int(forward.seq_lens.max()))
         for index, row in enumerate(batch.rows):
             first, last = int(forward.cu_seqlens[index]), int(forward.cu_seqlens[index + 1])
@@ -100,11 +94,7 @@ class HashLMExecutor:
             self._write(forward, first, last, slots[row.start - 1] if row.start else -1)
             if row.num_logits:
                 digests.append(self._read(slots, row.num_logits))
-            elif row.req.embeds:
-                embeddings[index] = self._embed(self._kv[slots[row.start :]])
-        if not digests:
-            return np.empty((0, VOCAB_SIZE), np.float32), embeddings
-        return self._logits(np.concatenate(digests)), embeddings
+        return self._logits(np.concatenate(digests)) if digests else np.empty((0, VOCAB_SIZE), np.float32)
 
     def _slots(self, pages: npt.NDArray[np.int32], length: int) -> npt.NDArray[np.int64]:
         """Physical slot of every position of a sequence."""
@@ -138,10 +128,11 @@ class HashLMExecutor:
             logits[np.array(ends), EOS_ID] = EOS_LOGIT
         return logits
 
-    def _embed(self, entries: U64) -> tuple[float, ...]:
+    def _embed(self, slots: npt.NDArray[np.int32], first: int, last: int) -> list[float]:
         """[EMBEDDING_SIZE] mean over the entries of a pseudo-random vector each."""
-        bits = _mix(entries[:, None] ^ self._vocab[None, :EMBEDDING_SIZE])
-        return tuple(((bits >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0).mean(axis=0).tolist())
+        bits = _mix(self._kv[slots[first:last], None] ^ self._vocab[None, :EMBEDDING_SIZE])
+        mean: list[float] = ((bits >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0).mean(axis=0).tolist()
+        return mean
 
     def _reserve(self, length: int) -> None:
         if length > len(self._weights):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.config import EngineConfig
-from engine.executor.executor import RowOutput, StepOutput
+from engine.executor.executor import StepOutput, with_embeddings
 from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.executor.kv_budget import kv_pages
 from engine.executor.native_weights import LinearPacker
@@ -160,7 +161,7 @@ class NativeExecutor:
             rows = self._sampler.sample(logits, batch, best, masks)
         if hidden is None:
             return StepOutput(rows)
-        return StepOutput(_with_embeddings(rows, batch, forward_batch, hidden))
+        return StepOutput(with_embeddings(rows, batch, forward_batch.cu_seqlens, partial(_mean_state, hidden)))
 
     def _many_logits(self, batch: ForwardBatch, hidden: FloatArray | None) -> FloatArray:
         """Logits for prompt logprobs in memory of their own, so that the model's buffer stays small afterwards."""
@@ -228,13 +229,6 @@ def _key_offset(checkpoint: Checkpoint, layer: int, inv_freq: FloatArray) -> Flo
     return np.ascontiguousarray(np.where(np.concatenate([slow, slow]), bias, np.float32(0.0)), np.float32)
 
 
-def _with_embeddings(
-    rows: tuple[RowOutput, ...], batch: ScheduleBatch, forward_batch: ForwardBatch, hidden: FloatArray
-) -> tuple[RowOutput, ...]:
-    """Mean of each embedding row's states; the scheduler joins chunks and normalises."""
-    out = list(rows)
-    for index, row in enumerate(batch.rows):
-        if row.req.embeds:
-            first, last = forward_batch.cu_seqlens[index : index + 2].tolist()
-            out[index] = RowOutput(embedding=tuple(hidden[first:last].mean(axis=0, dtype=np.float64).tolist()))
-    return tuple(out)
+def _mean_state(hidden: FloatArray, first: int, last: int) -> list[float]:
+    mean: list[float] = hidden[first:last].mean(axis=0, dtype=np.float64).tolist()
+    return mean

@@ -20,7 +20,7 @@ import torch
 
 from engine.attention.kv_pool import KVPool
 from engine.executor.cuda_graphs import DecodeGraphs
-from engine.executor.device_sampler import DeviceSampler, Drawn, Pick, plain_draw
+from engine.executor.device_sampler import DeviceSampler, Drawn, Pick, on_device
 from engine.executor.forward_batch import ForwardBatch
 from engine.platform.transfer import upload
 
@@ -135,7 +135,7 @@ class RunAhead:
         size = self._pool.page_size
         for index, row in enumerate(batch.rows):
             req, position = row.req, row.end
-            if not foreseeable(row) or req.lease is None:
+            if not (on_device(row) and req.grammar is None) or req.lease is None:
                 return [], []
             if position + 1 >= req.max_len:
                 continue  # it ends with the token that is being drawn
@@ -173,11 +173,3 @@ class RunAhead:
         size = self._pool.page_size
         assert row.req.lease is not None
         return row.req.lease.pages[row.start // size] * size + row.start % size
-
-
-def foreseeable(row: BatchRow) -> bool:
-    """The row draws one token on the device, and so will the row that follows it."""
-    state = row.req.sampling
-    if state is None or row.req.grammar is not None or not row.samples or row.draft or row.num_logits != 1:
-        return False
-    return plain_draw(state, row.req.num_output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,8 @@ from engine.config import EngineConfig
 from engine.distributed import TensorParallel
 from engine.executor.cuda_graphs import DecodeGraphs, Recorder, graph_sizes
 from engine.executor.device_sampler import DeviceSampler
-from engine.executor.device_steps import DeviceSteps, with_embeddings
-from engine.executor.executor import StepOutput
+from engine.executor.device_steps import DeviceSteps, mean_state
+from engine.executor.executor import StepOutput, with_embeddings
 from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.executor.kv_budget import kv_pages
 from engine.executor.run_ahead import RunAhead, scratch_pages
@@ -201,7 +202,7 @@ class TorchExecutor:
         step = build_forward_batch(batch)
         hidden = self.forward(step)
         rows = self._sampler.sample(self.logits(hidden, step.logits_index), batch)
-        return StepOutput(with_embeddings(rows, batch, step, hidden))
+        return StepOutput(with_embeddings(rows, batch, step.cu_seqlens, partial(mean_state, hidden)))
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> torch.Tensor:

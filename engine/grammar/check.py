@@ -10,7 +10,6 @@ import math
 import os
 import signal
 from collections import OrderedDict
-from pathlib import Path
 
 import msgspec
 
@@ -18,6 +17,7 @@ from engine.grammar.interface import GrammarError
 from engine.grammar.source import check_limits
 from engine.messages import GrammarSpec
 from engine.platform.modules import import_path, module_command
+from engine.platform.process_stat import process_stat
 
 TIMEOUT_SECONDS = 2.0
 START_TIMEOUT_SECONDS = 30.0
@@ -165,8 +165,6 @@ async def _start() -> asyncio.subprocess.Process:
 def cpu_seconds(pid: int) -> float:
     """Processor time that a process has had; NaN where nobody can tell."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return process_stat(pid)[1] / os.sysconf("SC_CLK_TCK")
     except OSError:
         return math.nan
-    fields = stat.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from engine.kernels.quant_weight import QuantWeight
@@ -30,12 +32,6 @@ def _share(scales: torch.Tensor, columns: slice, block: int, width: int) -> tupl
     """The scales of ``columns``, group_n and group_k. Where a rank's share does not begin at a block's border, the
     groups are as wide as what block and border have in common."""
     start = columns.start or 0
-    common = block if start % block == 0 else _gcd(block, start)
+    common = math.gcd(block, start)
     first = torch.arange(start, start + width, common) // block
     return scales[:, first].contiguous(), 1, common
-
-
-def _gcd(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a

@@ -87,7 +87,7 @@ class NewTokenRatio:
         return int(wanted * self.value)
 
 
-class Admission(Enum):
+class AdmitResult(Enum):
     ADMITTED = "admitted"
     DEFERRED = "deferred"
     NO_MEMORY = "no_memory"
@@ -116,20 +116,20 @@ class PrefillAdder:
         key = self._kv.cache.page_key(req.tokens, lease.num_committed)
         self._computing[(lease.node or req.tenant, key)] = req
 
-    def admit(self, req: Req, *, alone: bool) -> Admission:
+    def admit(self, req: Req, *, alone: bool) -> AdmitResult:
         """Lease pages for all known tokens of ``req``. ``alone``: nothing runs, so nothing is reserved."""
         kv = self._kv
         limit = 0 if req.embeds or req.wants_prompt_logits else req.num_tokens - 1
         path = kv.match_prefix(req.tenant, req.tokens, limit)
         if not alone and self._worth_waiting(req, path, limit):
-            return Admission.DEFERRED
+            return AdmitResult.DEFERRED
         need = req.max_len if req.protected else req.num_tokens
         lease = kv.lease(req.tenant, need, path, 0 if alone else self._reserve)
         if lease is None:
-            return Admission.NO_MEMORY
+            return AdmitResult.NO_MEMORY
         req.lease = lease
         req.num_computed = len(path) * kv.page_size
-        return Admission.ADMITTED
+        return AdmitResult.ADMITTED
 
     def _worth_waiting(self, req: Req, path: Sequence[RadixNode], limit: int) -> bool:
         if not self._computing:

@@ -28,7 +28,7 @@ from engine.messages import (
 )
 from engine.scheduler.admission import Admitter, Rejected
 from engine.scheduler.batch import BatchRow, ScheduleBatch, make_row
-from engine.scheduler.policy import Admission, ChunkPolicy, NewTokenRatio, PrefillAdder, SchedulerConfig
+from engine.scheduler.policy import AdmitResult, ChunkPolicy, NewTokenRatio, PrefillAdder, SchedulerConfig
 from engine.scheduler.req import Req
 from engine.scheduler.results import INTERNAL_ERROR, MAX_FORCED_TOKENS, Counters, Outbox, ResultProcessor
 
@@ -305,9 +305,9 @@ class Scheduler:
                     adder.note(row)
             alone = not self.running
             admission = adder.admit(req, alone=alone)
-            if admission is Admission.DEFERRED:
+            if admission is AdmitResult.DEFERRED:
                 index += 1
-            elif admission is Admission.ADMITTED:
+            elif admission is AdmitResult.ADMITTED:
                 del self.waiting[index]
                 budget -= self._start(req, rows, budget)
                 adder.note(rows[req.rid])
