@@ -22,9 +22,12 @@ logger = logging.getLogger(__name__)
 
 
 class DecodeState:
-    """One request's text so far: bytes of half characters and a tail that may become a stop string."""
+    """One request's text so far: bytes of half characters and a tail that may become a stop string.
 
-    __slots__ = ("cached_tokens", "detokenizer", "keep", "num_tokens", "prompt_tokens", "stops")
+    stop_tokens: control tokens that are left out of the text and whose spelling is a stop string.
+    """
+
+    __slots__ = ("cached_tokens", "detokenizer", "keep", "num_tokens", "prompt_tokens", "stop_tokens", "stops")
 
     def __init__(self, table: TokenBytes, params: DecodeParams) -> None:
         self.detokenizer = IncrementalDetokenizer(
@@ -34,6 +37,7 @@ class DecodeState:
             params.stop, start_after=params.stop_after, opener=params.stop_opener, min_tokens=params.min_tokens
         )
         self.keep = frozenset(params.keep_special)
+        self.stop_tokens = self.detokenizer.skipped_among(params.stop)
         self.num_tokens = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
@@ -67,7 +71,13 @@ class DetokenizerManager:
             self._states.pop(row.rid, None)
             self._abort(AbortReq(rid=row.rid))
             reason = FinishReason(type="error", message="The text of this request could not be decoded.", status=500)
-            return StrRow(rid=row.rid, finish_reason=reason)
+            return StrRow(
+                rid=row.rid,
+                finish_reason=reason,
+                prompt_tokens=row.prompt_tokens,
+                cached_tokens=row.cached_tokens,
+                completion_tokens=row.completion_tokens,
+            )
 
     def _row(self, row: TokenIDRow) -> StrRow | None:
         state = self._states.get(row.rid)
@@ -95,6 +105,8 @@ class DetokenizerManager:
             state.num_tokens += 1
             if index != silent:
                 parts.append(state.stops.feed(state.detokenizer.push(token_id), state.num_tokens))
+                if token_id in state.stop_tokens:
+                    parts.append(state.stops.end_at(state.stop_tokens[token_id], state.num_tokens))
             if state.stops.matched is not None:
                 return "".join(parts), index + 1
         if row.finish_reason is not None:

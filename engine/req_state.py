@@ -78,8 +78,9 @@ class ReqState:
         self._prompt_tokens = prompt_tokens
         self._ticket = ticket
         self._pending: dict[int, _Pending] = {}
-        self._started: set[int] = set()
         self._finished: set[int] = set()
+        self._counted: dict[int, tuple[int, int]] = {}
+        """Completion tokens and cached tokens of each choice so far."""
         self._submitted = 0
         self._delivered = 0
         self._refused: EngineUnavailable | None = None
@@ -93,14 +94,13 @@ class ReqState:
     def add(self, index: int, row: StrRow) -> None:
         if index in self._finished:
             return
-        if index not in self._started:
-            self._started.add(index)
-            if self._ticket is not None:
-                self._ticket.started()
+        if index not in self._counted and self._ticket is not None:
+            self._ticket.started()
         if row.finish_reason is not None:
             self._finished.add(index)
             if self._ticket is not None:
                 self._ticket.ended(row.finish_reason)
+        self._counted[index] = (row.completion_tokens, row.cached_tokens)
         pending = self._pending.get(index)
         if pending is None:
             self._pending[index] = _Pending(row)
@@ -116,9 +116,8 @@ class ReqState:
     def fail(self, index: int, message: str, status: int) -> None:
         """End one choice with an error."""
         reason = FinishReason(type="error", message=message, status=status)
-        previous = self._pending.get(index)
-        counted = previous.last.completion_tokens if previous is not None else 0
-        self.add(index, StrRow(rid="", finish_reason=reason, completion_tokens=counted))
+        completion, cached = self._counted.get(index, (0, 0))
+        self.add(index, StrRow(rid="", finish_reason=reason, completion_tokens=completion, cached_tokens=cached))
 
     @property
     def done(self) -> bool:

@@ -39,9 +39,15 @@ class IncrementalDetokenizer:
     def __init__(
         self, table: TokenBytes, *, skip_special_tokens: bool = True, keep_special: Sequence[str] = ()
     ) -> None:
+        self._table = table
         self._get = table.get
         self._skipped = table.skipped(keep_special) if skip_special_tokens else frozenset[int]()
         self._decoder = _new_decoder(errors="replace")
+
+    def skipped_among(self, spellings: Iterable[str]) -> dict[int, str]:
+        """Those tokens that are left out of the text and are spelled like one of ``spellings``."""
+        ids = self._table.special_tokens
+        return {ids[text]: text for text in spellings if ids.get(text) in self._skipped}
 
     def push(self, token_id: int) -> str:
         """The text that this token completes."""

@@ -25,6 +25,7 @@ class StopMatcher:
         "_beginning",
         "_held",
         "_min_tokens",
+        "_num_tokens",
         "_opener",
         "_seen",
         "_start_after",
@@ -40,6 +41,7 @@ class StopMatcher:
         self._opener = opener if start_after else ""
         self._beginning = ""
         self._min_tokens = min_tokens
+        self._num_tokens = 0
         self._held = ""
         self._seen = ""
 
@@ -49,6 +51,7 @@ class StopMatcher:
             return ""
         if not self._stops:
             return text
+        self._num_tokens = num_tokens
         before = ""
         if self._opener:
             text = self._decide(text)
@@ -66,10 +69,30 @@ class StopMatcher:
         self._held = buffer[len(buffer) - keep :]
         return before + buffer[: len(buffer) - keep]
 
+    def end_at(self, stop: str, num_tokens: int) -> str:
+        """A token whose spelling is ``stop`` has come and is not printed: what may be printed of the text before it,
+        which ends here unless it is still free of stop strings."""
+        if self.matched is not None:
+            return ""
+        text = self._end_beginning()
+        if self.matched is None and self._armed and num_tokens > self._min_tokens:
+            self.matched = stop
+            text += self.flush()
+        return text
+
     def flush(self) -> str:
         """The held tail, which no more text can complete."""
-        held, self._beginning, self._held = self._beginning + self._held, "", ""
-        return held
+        text = self._end_beginning()
+        held, self._held = self._held, ""
+        return text + held
+
+    def _end_beginning(self) -> str:
+        """The beginning that was held back does not become ``opener``: it is text like any other."""
+        if not self._opener:
+            return ""
+        self._armed = True
+        beginning, self._beginning, self._opener = self._beginning, "", ""
+        return self.feed(beginning, self._num_tokens)
 
     def _decide(self, text: str) -> str:
         """The beginning so far once it is known whether it opens with ``opener``; "" until then."""

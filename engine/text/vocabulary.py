@@ -70,7 +70,7 @@ class Vocabulary:
         return frozenset(token.token_id for token in self.specials if token.control)
 
     @cached_property
-    def _literal_ids(self) -> frozenset[int]:
+    def _added_ids(self) -> frozenset[int]:
         return frozenset(token.token_id for token in (*self.specials, *self.literals))
 
     @cached_property
@@ -83,7 +83,7 @@ class Vocabulary:
         if not 0 <= token_id < len(self.tokens):
             return b""
         token = self.tokens[token_id]
-        if token_id in self._literal_ids:
+        if token_id in self._added_ids:
             return _raw(token)
         if self.scheme == "spm":
             return _spm_bytes(token)

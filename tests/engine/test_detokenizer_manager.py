@@ -129,6 +129,22 @@ def test_stop_after_and_min_tokens(pipe):
     assert (row.text, row.finish_reason.matched) == ("aXb", "X")
 
 
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_special_token_as_stop_string_stops_whether_it_is_printed_or_not(pipe, skip):
+    start = ByteTokenizer().special_tokens["<|im_start|>"]
+    tokens = (*ids("hi"), start, *ids("!"))
+    (row,) = pipe.send(first("a", tokens, skip_special_tokens=skip, stop=("<|im_start|>", "no")))
+    assert (row.text, row.token_ids, row.completion_tokens) == ("hi", (*ids("hi"), start), 3)
+    assert row.finish_reason == FinishReason(type="stop", matched="<|im_start|>")
+    assert pipe.aborts == [AbortReq(rid="a", stop_matched="<|im_start|>")]
+
+
+def test_a_special_token_that_nobody_named_is_passed_over(pipe):
+    start = ByteTokenizer().special_tokens["<|im_start|>"]
+    (row,) = pipe.send(first("a", (*ids("hi"), start, *ids("!")), LENGTH, stop=("<|im_end|>",)))
+    assert (row.text, row.finish_reason) == ("hi!", LENGTH)
+
+
 def test_logprobs_are_cut_with_their_tokens(pipe):
     logprobs = tuple(TokenLogprob(token, -1.0) for token in ids("aXb"))
     row = TokenIDRow(
@@ -152,7 +168,8 @@ def test_a_fault_in_one_row_ends_that_request_only(pipe, monkeypatch, caplog):
         raise ZeroDivisionError
 
     pipe.manager._states["bad"].detokenizer.push = None  # any exception will do
-    bad, good = pipe.send(later("bad", ids("b"), 2), later("good", ids("b"), 2))
+    bad, good = pipe.send(later("bad", ids("b"), 2, prompt_tokens=7), later("good", ids("b"), 2))
+    assert (bad.prompt_tokens, bad.completion_tokens) == (7, 2)
     assert (bad.finish_reason.type, bad.finish_reason.status) == ("error", 500)
     assert (good.text, good.finish_reason) == ("b", None)
     assert pipe.aborts == [AbortReq(rid="bad")]

@@ -49,3 +49,13 @@ async def test_a_choice_that_fails_keeps_the_tokens_that_nobody_had_fetched() ->
     state.fail(0, "gone", 503)
     (output,) = await state.next()
     assert (output.text, output.completion_tokens) == ("a", 3)
+
+
+async def test_a_choice_that_fails_keeps_the_count_of_what_was_fetched() -> None:
+    state, _ = make(2)
+    state.add(0, StrRow(rid="r", text="a", completion_tokens=3, cached_tokens=2))
+    await state.next()
+    state.fail(0, "gone", 503)
+    state.fail(1, "gone", 503)
+    outputs = await state.next()
+    assert [(output.completion_tokens, output.cached_tokens) for output in outputs] == [(3, 2), (0, 0)]
