@@ -31,11 +31,10 @@ from server.errors import (
     UnsupportedMediaType,
     from_validation_error,
 )
+from server.json_response import OFF_LOOP_BYTES, off_loop
 from server.unpacking import CODINGS, UnsupportedCoding, too_large, unpack
 
 T = TypeVar("T")
-
-_OFF_LOOP_BYTES = 256 * 1024
 
 
 def header(scope: Scope, name: bytes) -> bytes:
@@ -59,9 +58,7 @@ async def read_json(
     body = await read_body(scope, receive, max_bytes=max_bytes, seconds=seconds, stall=stall)
     if coding:
         body = await asyncio.to_thread(unpack, body, coding, max_bytes)
-    if len(body) > _OFF_LOOP_BYTES:
-        return await asyncio.to_thread(parse_object, body)
-    return parse_object(body)
+    return await off_loop(len(body) > OFF_LOOP_BYTES, parse_object, body)
 
 
 def _coding(scope: Scope) -> str:

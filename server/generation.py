@@ -159,17 +159,20 @@ class Generation:
 
     def _account(self) -> None:
         choices = self._choices.values()
-        usage = self.total()
-        self.context.prompt_tokens = usage.prompt_tokens
-        self.context.completion_tokens = usage.completion_tokens
-        self.limiter.charge(self.context.key_digest, usage.prompt_tokens + usage.completion_tokens)
-        self.metrics.prompt_tokens.inc(usage.prompt_tokens)
-        self.metrics.cached_tokens.inc(usage.cached_tokens)
-        self.metrics.completion_tokens.inc(usage.completion_tokens)
+        account(self.total(), self.context, self.limiter, self.metrics)
         ended, rescued = sum(c.calls_ended for c in choices), sum(c.rescued for c in choices)
         self.metrics.tool_calls_rescued.inc(rescued)
         self.metrics.tool_calls_parsed.inc(ended - rescued)
         self.metrics.tool_calls_cut.inc(sum(c.calls_started for c in choices) - ended)
+
+
+def account(usage: Usage, context: RequestContext, limiter: RateLimiter, metrics: Metrics) -> None:
+    """Count the tokens of a request that has ended: for its log line, its key's limits and the metrics."""
+    context.prompt_tokens, context.completion_tokens = usage.prompt_tokens, usage.completion_tokens
+    limiter.charge(context.key_digest, usage.prompt_tokens + usage.completion_tokens)
+    metrics.prompt_tokens.inc(usage.prompt_tokens)
+    metrics.cached_tokens.inc(usage.cached_tokens)
+    metrics.completion_tokens.inc(usage.completion_tokens)
 
 
 def _finish(choice: _Choice, end: FinishReason | None) -> Finish | None:

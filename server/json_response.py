@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 T = TypeVar("T")
 
+OFF_LOOP_BYTES = 256 * 1024
+"""JSON of more bytes is parsed in a worker thread."""
 MANY_LOGPROBS = 500
 """Tokens whose logprobs are written in a worker thread: with 20 alternatives each takes some 50 microseconds."""
 

@@ -1,10 +1,11 @@
-"""The OpenAPI document, with what every operation has in common."""
+"""The OpenAPI document. Bodies are read by our own code, so it gets their schemas from msgspec."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 
 ERROR_SCHEMA: dict[str, Any] = {
@@ -23,7 +24,52 @@ ERROR_SCHEMA: dict[str, Any] = {
         }
     },
 }
-_ERROR = {"description": "Error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}
+
+
+def _answer(what: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": what, "content": {"application/json": {"schema": schema}}}
+
+
+_ERROR = _answer("Error", ERROR_SCHEMA)
+
+
+class AnyBody(msgspec.Struct):
+    """An object."""
+
+
+def openapi_body(
+    request: type, answer: type, *, streams: bool = False, error: dict[str, Any] = ERROR_SCHEMA
+) -> dict[str, Any]:
+    """``openapi_extra`` of a route whose body we read ourselves."""
+    answered, refused = _answer("Answer", _inline_schema(answer)), _answer("Error", error)
+    if streams:
+        answered["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _inline_schema(request)}}},
+        "responses": {"200": answered, "4XX": refused, "503": refused},
+    }
+
+
+def openapi_answer(answer: type, *queries: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """``openapi_extra`` of a route without a body."""
+    return {
+        "parameters": [{"name": name, "in": "query", "schema": schema} for name, schema in queries],
+        "responses": {"200": _answer("Answer", _inline_schema(answer))},
+    }
+
+
+def _inline_schema(kind: type) -> dict[str, Any]:
+    """A struct's JSON schema without references outside itself."""
+    (_, components) = msgspec.json.schema_components([kind], ref_template="{name}")
+    return dict(_inlined(components[kind.__name__], components))
+
+
+def _inlined(node: Any, components: dict[str, Any]) -> Any:
+    if isinstance(node, dict):
+        if set(node) == {"$ref"}:
+            return _inlined(components[node["$ref"]], components)
+        return {key: _inlined(value, components) for key, value in node.items()}
+    return [_inlined(item, components) for item in node] if isinstance(node, list) else node
 
 
 class GatewayApp(FastAPI):

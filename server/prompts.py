@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from engine.messages import ModelInfo
 from engine.text.tokenizer import TextTokenizer
 from server import limits
 from server.errors import BadRequest, invalid
+from server.json_response import off_loop
 
 INLINE_CHARS = 8_000
 """Texts up to this length are encoded on the event loop, longer ones in a thread."""
@@ -71,9 +73,8 @@ async def encode(
     tokenizer: TextTokenizer, text: str, *, guard: str = "", add_special_tokens: bool = False
 ) -> list[int]:
     """Ids of a text, off the event loop where it is long."""
-    if len(text) <= INLINE_CHARS:
-        return tokenizer.encode(text, guard=guard, add_special_tokens=add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, guard=guard, add_special_tokens=add_special_tokens)
+    encoder = partial(tokenizer.encode, text, guard=guard, add_special_tokens=add_special_tokens)
+    return await off_loop(len(text) > INLINE_CHARS, encoder)
 
 
 async def encode_prompt(tokenizer: TextTokenizer, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:

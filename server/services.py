@@ -68,7 +68,7 @@ class Services:
             raise EngineUnavailable(f"The engine is {state}; try again shortly.")
 
     def tenant(self, context: RequestContext, cache_salt: str | None) -> str:
-        return self.tenants.name(context.key_digest, cache_salt or "") if cache_salt else context.tenant
+        return self.tenants.name(context.key_digest, cache_salt) if cache_salt else context.tenant
 
     def log_prompts(self, context: RequestContext, requests: Sequence[GenerateReqInput]) -> None:
         """What is about to be generated from, where the operator asked for it."""

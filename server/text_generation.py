@@ -12,7 +12,7 @@ from engine.client import EngineError, Generator
 from engine.messages import GenerateOutput, GenerateReqInput
 from server.context import RequestContext
 from server.errors import from_status
-from server.generation import Usage, failure
+from server.generation import Usage, account, failure
 from server.running_requests import Abortable
 from server.services import Services
 
@@ -60,7 +60,7 @@ class TextGeneration:
                 exc.param = self.param
             raise
         finally:
-            self._account()
+            account(self.total(), self.context, self.services.limiter, self.services.metrics)
 
     async def _merged(self, entry: Abortable) -> AsyncGenerator[tuple[int, GenerateOutput], None]:
         if len(self.requests) == 1:
@@ -127,14 +127,6 @@ class TextGeneration:
         self.usage.cached_tokens = sum(cached for _, cached in self._prompts.values())
         self.usage.completion_tokens = sum(counts.completion_tokens for counts in self._counts.values())
         return self.usage
-
-    def _account(self) -> None:
-        usage, context, metrics = self.total(), self.context, self.services.metrics
-        context.prompt_tokens, context.completion_tokens = usage.prompt_tokens, usage.completion_tokens
-        self.services.limiter.charge(context.key_digest, usage.prompt_tokens + usage.completion_tokens)
-        metrics.prompt_tokens.inc(usage.prompt_tokens)
-        metrics.cached_tokens.inc(usage.cached_tokens)
-        metrics.completion_tokens.inc(usage.completion_tokens)
 
 
 def _forget(queue: asyncio.Queue[Any]) -> None:

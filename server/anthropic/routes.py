@@ -10,8 +10,7 @@ from starlette.responses import Response
 
 from server.anthropic.handler import MessagesHandler
 from server.anthropic.types import CountTokensRequest, MessageBody, MessagesRequest, TokenCountBody
-from server.openai.routes import openapi_body
-from server.openapi import ERROR_SCHEMA
+from server.openapi import ERROR_SCHEMA, openapi_body
 from server.services import Services
 
 ANTHROPIC_ERROR_SCHEMA: dict[str, Any] = {
@@ -25,23 +24,22 @@ ANTHROPIC_ERROR_SCHEMA: dict[str, Any] = {
 }
 
 
-def _body(request: type, answer: type, *, streams: bool = False) -> dict[str, Any]:
-    extra = openapi_body(request, answer, streams=streams)
-    error = {"description": "Error", "content": {"application/json": {"schema": ANTHROPIC_ERROR_SCHEMA}}}
-    extra["responses"] |= {"4XX": error, "503": error}
-    return extra
-
-
 def anthropic_router(services: Services) -> APIRouter:
     router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
     handler = MessagesHandler(services)
 
-    @router.post("", summary="Message", openapi_extra=_body(MessagesRequest, MessageBody, streams=True))
+    @router.post(
+        "",
+        summary="Message",
+        openapi_extra=openapi_body(MessagesRequest, MessageBody, streams=True, error=ANTHROPIC_ERROR_SCHEMA),
+    )
     async def messages(request: Request) -> Response:
         return await handler(request)
 
     @router.post(
-        "/count_tokens", summary="Count message tokens", openapi_extra=_body(CountTokensRequest, TokenCountBody)
+        "/count_tokens",
+        summary="Count message tokens",
+        openapi_extra=openapi_body(CountTokensRequest, TokenCountBody, error=ANTHROPIC_ERROR_SCHEMA),
     )
     async def count_tokens(request: Request) -> Response:
         return await handler.count_tokens(request)

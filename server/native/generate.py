@@ -29,7 +29,7 @@ from server.param_names import renamed
 from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts
 from server.running_requests import RequestAborted
 from server.services import Services
-from server.streaming import DONE, EventStream, sse
+from server.streaming import COMMENT, DONE, EventStream, sse
 from server.structural_tag import parse_structural_tag
 from server.text_generation import TextGeneration
 from server.tools import Tools
@@ -232,7 +232,7 @@ def _json_object(text: str, param: str) -> dict[str, Any]:
 
 def _idle() -> bytes:
     """SGLang's chunks have no form that says nothing, so silence is filled with comments only."""
-    return b": keep-alive\n\n"
+    return COMMENT
 
 
 async def _stream(

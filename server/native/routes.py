@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from server.body import convert
 from server.cli import version
 from server.context import context_of
 from server.errors import BadRequest, Unsupported
-from server.json_response import json_response
+from server.json_response import json_response, off_loop
 from server.native.generate import GenerateHandler
 from server.native.info import model_info, server_info
 from server.native.parsing import parse_function_call, separate_reasoning
@@ -28,11 +27,11 @@ from server.native.types import (
     SeparateReasoningRequest,
     TokenizeRequest,
 )
-from server.openai.routes import AnyBody, openapi_body
+from server.openapi import AnyBody, openapi_body
 from server.services import Services
 
-_INLINE_BYTES = 16 * 1024
-"""Bodies up to this size are parsed by the tool parsers on the event loop, larger ones in a thread."""
+_INLINE_CHARS = 16 * 1024
+"""Texts up to this size are read by the parsers on the event loop, larger ones in a thread."""
 
 
 def native_router(services: Services) -> APIRouter:
@@ -76,9 +75,7 @@ def _add_parsers(router: APIRouter, services: Services) -> None:
     async def answer(request: Request, parse: Callable[[Services, dict[str, Any]], dict[str, Any]]) -> Response:
         body = await services.read_json(request.scope, request.receive)
         services.require_ready()
-        if len(str(body.get("text"))) <= _INLINE_BYTES:
-            return json_response(parse(services, body))
-        return json_response(await asyncio.to_thread(parse, services, body))
+        return json_response(await off_loop(len(str(body.get("text"))) > _INLINE_CHARS, parse, services, body))
 
     @router.post(
         "/parse_function_call",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -11,7 +10,7 @@ from starlette.responses import Response
 from server import limits
 from server.body import convert
 from server.errors import BadRequest, invalid
-from server.json_response import json_response
+from server.json_response import json_response, off_loop
 from server.native.types import DetokenizeRequest, TokenizeRequest
 from server.openai.chat import ChatHandler
 from server.prompts import encode, encode_prompt, parse_prompts, token_ids
@@ -68,7 +67,7 @@ async def detokenize(services: Services, request: Request) -> Response:
     def decode() -> list[str]:
         return [services.engine.tokenizer.decode(row, skip_special_tokens=skip) for row in checked]
 
-    texts = decode() if sum(map(len, checked)) <= _INLINE_TOKENS else await asyncio.to_thread(decode)
+    texts = await off_loop(sum(map(len, checked)) > _INLINE_TOKENS, decode)
     text = texts if many else texts[0]
     return json_response({"prompt": text, "text": text})
 

@@ -8,17 +8,15 @@ from typing import Any, Literal
 
 import orjson
 
-from engine.messages import TokenLogprob
 from server.extension import extension
 from server.generation import ChoiceDelta, Usage
 from server.json_response import JsonArray
+from server.openai.logprobs import LogprobWriter
 from server.streaming import COMMENT
 from toolcall.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 CallStyle = Literal["tool_calls", "function_call"]
 """How calls are written: the current way, or the legacy ``function_call`` of requests with ``functions``."""
-
-LogprobWriter = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from typing import Any
 from engine.messages import TokenLogprob
 from engine.text.tokenizer import TextTokenizer
 
+LogprobWriter = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
+
 FLOOR = -9999.0
 """What OpenAI sends for a probability of zero; JSON has no -Infinity."""
 
 
-def chat_logprobs(tokenizer: TextTokenizer) -> Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]:
+def chat_logprobs(tokenizer: TextTokenizer) -> LogprobWriter:
     """A writer of ``choices[].logprobs.content``."""
 
     def token(token_id: int, logprob: float) -> dict[str, Any]:

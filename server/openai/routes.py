@@ -1,10 +1,7 @@
-"""The OpenAI routes. Bodies are read by our own code, so the OpenAPI document gets its schemas from msgspec."""
+"""The OpenAI routes."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,38 +17,8 @@ from server.openai.render import count_chat_tokens, render_chat
 from server.openai.types.chat import ChatCompletionBody, ChatCompletionRequest
 from server.openai.types.completions import CompletionBody, CompletionRequest
 from server.openai.types.embeddings import EmbeddingBody, EmbeddingRequest
-from server.openapi import ERROR_SCHEMA
+from server.openapi import AnyBody, openapi_body
 from server.services import Services
-
-
-class AnyBody(msgspec.Struct):
-    """Only for the OpenAPI document: an object."""
-
-
-def openapi_body(request: type, answer: type, *, streams: bool = False) -> dict[str, Any]:
-    """``openapi_extra`` of a route whose body we read ourselves."""
-    content: dict[str, Any] = {"application/json": {"schema": inline_schema(answer)}}
-    if streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
-    error = {"description": "Error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}
-    return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": inline_schema(request)}}},
-        "responses": {"200": {"description": "Answer", "content": content}, "4XX": error, "503": error},
-    }
-
-
-def inline_schema(kind: type) -> dict[str, Any]:
-    """A struct's JSON schema without references outside itself."""
-    (_, components) = msgspec.json.schema_components([kind], ref_template="{name}")
-    return dict(_inlined(components[kind.__name__], components))
-
-
-def _inlined(node: Any, components: dict[str, Any]) -> Any:
-    if isinstance(node, dict):
-        if set(node) == {"$ref"}:
-            return _inlined(components[node["$ref"]], components)
-        return {key: _inlined(value, components) for key, value in node.items()}
-    return [_inlined(item, components) for item in node] if isinstance(node, list) else node
 
 
 def openai_router(services: Services) -> APIRouter:

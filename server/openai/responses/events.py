@@ -8,7 +8,7 @@ one of the two.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,8 @@ from server.blocks import Block, BlockFold
 from server.errors import ApiError
 from server.extension import extension
 from server.generation import ChoiceDelta, Usage
-
-LogprobWriter = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
+from server.openai.logprobs import LogprobWriter
+from server.streaming import COMMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class ResponseEvents:
             self.grown(self.fold.open, "", ())
         elif not self.fold.blocks:
             self._event("response.in_progress", response=self._style.response("in_progress"))
-        return self._flush() or b": keep-alive\n\n"
+        return self._flush() or COMMENT
 
     def opened(self, block: Block) -> None:
         style, form = self._style, self._style.form(block)

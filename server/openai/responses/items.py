@@ -5,15 +5,13 @@ SDKs that know a response to be stored send its items back by their ids alone.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 
+from server.json_response import OFF_LOOP_BYTES, off_loop
 from server.openai.responses.store import ResponseStore, StoredResponse
-
-_OFF_LOOP_BYTES = 256 * 1024
 
 
 async def parsed(turns: Iterable[bytes]) -> list[dict[str, Any]]:
@@ -23,7 +21,7 @@ async def parsed(turns: Iterable[bytes]) -> list[dict[str, Any]]:
     def parse() -> list[dict[str, Any]]:
         return [item for turn in turns for item in orjson.loads(turn)]
 
-    return parse() if sum(map(len, turns)) < _OFF_LOOP_BYTES else await asyncio.to_thread(parse)
+    return await off_loop(sum(map(len, turns)) > OFF_LOOP_BYTES, parse)
 
 
 async def resolved(items: Sequence[dict[str, Any]], store: ResponseStore, tenant: str) -> list[dict[str, Any]]:

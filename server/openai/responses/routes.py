@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from server.openai.responses.handler import ResponsesHandler, StoredResponses
 from server.openai.responses.store import ResponseStore
-from server.openai.routes import inline_schema, openapi_body
 from server.openai.types.responses import (
     DeletedResponseBody,
     InputItemsBody,
@@ -18,19 +15,8 @@ from server.openai.types.responses import (
     ResponseBody,
     ResponsesRequest,
 )
-from server.openapi import ERROR_SCHEMA
+from server.openapi import openapi_answer, openapi_body
 from server.services import Services
-
-
-def _answer(answer: type, *queries: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    """``openapi_extra`` of a route without a body."""
-    error = {"description": "Error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}
-    content = {"application/json": {"schema": inline_schema(answer)}}
-    path = {"name": "response_id", "in": "path", "required": True, "schema": {"type": "string"}}
-    return {
-        "parameters": [path, *({"name": name, "in": "query", "schema": schema} for name, schema in queries)],
-        "responses": {"200": {"description": "Answer", "content": content}, "4XX": error},
-    }
 
 
 def responses_router(services: Services) -> APIRouter:
@@ -49,22 +35,24 @@ def responses_router(services: Services) -> APIRouter:
     async def input_tokens(request: Request) -> Response:
         return await handler.count_tokens(request)
 
-    @router.get("/{response_id}", summary="Retrieve a stored response", openapi_extra=_answer(ResponseBody))
+    @router.get("/{response_id}", summary="Retrieve a stored response", openapi_extra=openapi_answer(ResponseBody))
     async def retrieve(request: Request) -> Response:
         return stored.retrieve(request)
 
-    @router.delete("/{response_id}", summary="Delete a stored response", openapi_extra=_answer(DeletedResponseBody))
+    @router.delete(
+        "/{response_id}", summary="Delete a stored response", openapi_extra=openapi_answer(DeletedResponseBody)
+    )
     async def delete(request: Request) -> Response:
         return stored.delete(request)
 
-    @router.post("/{response_id}/cancel", summary="Cancel a response", openapi_extra=_answer(ResponseBody))
+    @router.post("/{response_id}/cancel", summary="Cancel a response", openapi_extra=openapi_answer(ResponseBody))
     async def cancel(request: Request) -> Response:
         return stored.cancel(request)
 
     @router.get(
         "/{response_id}/input_items",
         summary="List the input of a stored response",
-        openapi_extra=_answer(
+        openapi_extra=openapi_answer(
             InputItemsBody,
             ("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
             ("order", {"type": "string", "enum": ["asc", "desc"]}),
