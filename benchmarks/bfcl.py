@@ -82,23 +82,14 @@ def read_calls(message: dict[str, Any], item: dict[str, Any]) -> tuple[list[dict
     schemas = {function["name"]: json_schema(function["parameters"]) for function in item["function"]}
     calls, valid = [], bool(message.get("tool_calls"))
     for call in message.get("tool_calls") or ():
+        arguments: Any = {}
         try:
             arguments = json.loads(call["function"]["arguments"])
             jsonschema.validate(arguments, schemas[call["function"]["name"]])
-        except (ValueError, KeyError, jsonschema.ValidationError):
+        except (ValueError, TypeError, KeyError, jsonschema.ValidationError):
             valid = False
-            arguments = (
-                {} if not isinstance(call["function"]["arguments"], str) else _loads(call["function"]["arguments"])
-            )
         calls.append({call["function"]["name"]: arguments})
     return calls, valid
-
-
-def _loads(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {}
 
 
 async def run(args: argparse.Namespace) -> dict[str, Any]:

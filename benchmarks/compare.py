@@ -140,8 +140,7 @@ def write(path: Path, common: dict[str, Any], figures: Figures) -> None:
 def main() -> None:
     args = parse()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Servers are stopped and figures kept then, too.
-    found = resolve(args.model)
-    model = Path(found.name) if found.kind == "hash-lm" else found.path
+    model = resolve(args.model).path
     servers = [ours(model, args.threads, tuple(args.server_args)), *installed(model, args.threads)]
     servers = [server for server in servers if not args.only or server.name in args.only]
     if missing := set(args.only or ()) - {server.name for server in servers}:

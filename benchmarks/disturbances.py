@@ -12,15 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 
-import psutil
 import uvloop
 
-from benchmarks.overload import Answer, Load, quantile, wait_ready
+from benchmarks.load import Answer, Load, hash_lm_server, quantile
 
 CONNECTIONS = 500
 
@@ -76,7 +73,7 @@ async def slow_connections(load: Load, seconds: float) -> None:
     during = await healthy(load, seconds)
     await asyncio.gather(*slow)
     print(
-        f"R12 {CONNECTIONS} slow connections: healthy p99 {p99(before, 'total') * 1000:.1f} ms before, "
+        f"{CONNECTIONS} slow connections: healthy p99 {p99(before, 'total') * 1000:.1f} ms before, "
         f"{p99(during, 'total') * 1000:.1f} ms during ({p99(during, 'total') / p99(before, 'total'):.2f}x); "
         f"{len(lasted)} were ended, after {max(lasted):.1f} s at the latest",
         flush=True,
@@ -95,7 +92,7 @@ async def never_fits(load: Load) -> None:
         disturbed += await asyncio.gather(*(load.ask() for _ in range(50)))
         refused.append(await first)
     print(
-        f"R8 prompts that never fit: {sum(answer.status == 400 for answer in refused)} of {len(refused)} got 400, "
+        f"prompts that never fit: {sum(answer.status == 400 for answer in refused)} of {len(refused)} got 400, "
         f"after {max(answer.total for answer in refused) * 1000:.1f} ms at most; 50 small ones behind: first token p99 "
         f"{p99(disturbed, 'first') / p99(quiet, 'first'):.2f}x",
         flush=True,
@@ -140,7 +137,7 @@ async def probes(port: int, seconds: float) -> None:
             await asyncio.sleep(0.1)
     bad = sum(answer.status != 200 for answer in answers)
     print(
-        f"R14 {len(answers)} probes under long prompts: {bad} were not 200; p99 {p99(answers, 'total') * 1000:.1f} ms",
+        f"{len(answers)} probes under long prompts: {bad} were not 200; p99 {p99(answers, 'total') * 1000:.1f} ms",
         flush=True,
     )
 
@@ -158,17 +155,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--port", type=int, default=8126)
     options = parser.parse_args()
-    command = [sys.executable, "-m", "server", "serve", "--model", "hash-lm", "--port", str(options.port)]
-    command += ["--hash-lm-delay", "0.01", "--kv-pages", "65536", "--max-model-len", "16384"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_ready(options.port)
-            pids = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-            uvloop.run(measure(options.port, options.seconds))
-            same = pids == [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-            print("the same processes" if same else "PROCESSES WERE REPLACED")
-        finally:
-            process.terminate()
+    flags = ("--hash-lm-delay", "0.01", "--kv-pages", "65536", "--max-model-len", "16384")
+    with hash_lm_server(options.port, *flags) as process:
+        pids = [child.pid for child in process.children(recursive=True)]
+        uvloop.run(measure(options.port, options.seconds))
+        same = pids == [child.pid for child in process.children(recursive=True)]
+        print("the same processes" if same else "PROCESSES WERE REPLACED")
 
 
 if __name__ == "__main__":

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import orjson
-import psutil
 import uvicorn
 import uvloop
 
+from benchmarks.load import post
+from benchmarks.serving.machine import cpu_seconds
 from engine.messages import FinishReason, GenerateOutput, GenerateReqInput
 from server.app import build_app
 from server.args import ServerArgs
@@ -110,14 +111,10 @@ async def stream(url: str) -> Timing:
     """One streamed request. Raises RuntimeError where the answer is not a whole stream."""
     parts = urlsplit(url)
     fields = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
-    body = orjson.dumps(fields)
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
-        f"authorization: Bearer sk-none\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
+    request = post("/v1/chat/completions", fields, "authorization: Bearer sk-none", "connection: close")
     begun = time.perf_counter()
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    writer.write(head.encode() + body)
+    writer.write(request)
     received, first = bytearray(), 0.0
     while data := await reader.read(65536):
         received += data
@@ -127,12 +124,6 @@ async def stream(url: str) -> Timing:
     if b"[DONE]" not in received:
         raise RuntimeError(bytes(received[:500]).decode("utf-8", "replace"))
     return Timing(received.count(b" word"), received.count(b'" word'), first)
-
-
-def cpu_seconds(pid: int) -> float:
-    process = psutil.Process(pid)
-    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
-    return sum(one.user + one.system for one in times)
 
 
 async def measure(url: str, pid: int, script: Script, levels: tuple[int, ...]) -> None:

@@ -38,9 +38,9 @@ def texts() -> dict[str, tuple[str, str]]:
     pairs = "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in ARGUMENTS.items())
     f12 = f"<tool_call>write_file\n{pairs}</tool_call>\n" * 3
     return {
-        "F1 hermes": ("hermes", PROSE + f1),
-        "F3 qwen3_coder": ("qwen3_coder", PROSE + f3),
-        "F12 glm45": ("glm45", PROSE + f12),
+        "hermes": ("hermes", PROSE + f1),
+        "qwen3_coder": ("qwen3_coder", PROSE + f3),
+        "glm45": ("glm45", PROSE + f12),
         "plain text": ("hermes", PROSE * 30),
     }
 
@@ -83,20 +83,20 @@ def speed(repeat: int) -> None:
             pieces = [text[i : i + size] for i in range(0, len(text), size)]
             took = best_of(repeat, lambda name=name, pieces=pieces: feed(name, pieces))
             other = ""
-            if label.startswith("F1 "):
+            if label == "hermes":
                 other = f"{best_of(1, lambda pieces=pieces: reparse(pieces)) / len(pieces) * 1e6:12.1f}"
             megabytes = len(text.encode()) / took / 1e6
             rate = f"{took / len(pieces) * 1e6:9.2f} {took / len(text) * 1e6:8.3f} {megabytes:7.2f}"
             print(f"{label:16} {size:5} {rate}   {other}")
 
 
-def adversarial(repeat: int, size: int = 500_000) -> None:
+def adversarial(repeat: int) -> None:
     from tests.toolcall.adversarial import adversarial as cases
 
     worst: list[tuple[float, float, str]] = []
     for name in ("hermes", "qwen3_coder", "glm45", "deepseek_v3", "kimi_k2", "mistral", "pythonic"):
         for label, build in cases(name).items():
-            short, long = build(size), build(2 * size)
+            short, long = build(500_000), build(1_000_000)
             times = [best_of(repeat, lambda name=name, text=text: feed(name, [text])) for text in (short, long)]
             worst.append((times[1], times[1] / times[0], f"{name}: {label}"))
     print("seconds for 1 MB, time(2n)/time(n)")

@@ -34,12 +34,12 @@ from urllib.request import urlopen
 import psutil
 
 from benchmarks.serving.client import Endpoint, ask
-from benchmarks.serving.machine import resident_mb, tree
+from benchmarks.serving.machine import ROOT, resident_mb, tree
 from benchmarks.serving.measure import Target
 from benchmarks.serving.table import OURS
 from benchmarks.serving.workloads import complete, warm_up
 
-ROOT = Path(__file__).parents[1]
+GRACE = 10.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,6 @@ class Server:
     kind: str = "generic"
     model: str = "m"
     env: Mapping[str, str] = field(default_factory=dict)
-    health: str = "/health"
 
 
 class ServerFailed(Exception):
@@ -194,20 +193,20 @@ def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path, timeout: f
         time.sleep(0.02)
 
 
-def stop(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
-    """SIGTERM to the server, and SIGKILL to whatever of its tree is left after ``grace`` seconds."""
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the server, and SIGKILL to whatever of its tree is left after GRACE seconds."""
     members = tree(process.pid)
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(grace)
+        process.wait(GRACE)
     left = psutil.wait_procs(members, 1.0)[1]
     for member in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(grace)
+    process.wait(GRACE)
     psutil.wait_procs(left, 5.0)
 
 
@@ -223,7 +222,7 @@ def started(server: Server, timeout: float = 600.0) -> Iterator[Running]:
             command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            wait_ready(process, f"http://127.0.0.1:{port}{server.health}", Path(f"{folder}/log"), timeout)
+            wait_ready(process, f"http://127.0.0.1:{port}/health", Path(f"{folder}/log"), timeout)
             ready = time.perf_counter() - start
             target = Target(Endpoint(f"http://127.0.0.1:{port}/v1"), server.model, server.kind, process.pid)
             if error := one_token(target):

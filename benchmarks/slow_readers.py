@@ -13,16 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
-import subprocess
-import sys
 import time
 
 import httpx
-import orjson
 import psutil
 import uvloop
 
-from benchmarks.overload import wait_ready
+from benchmarks.load import hash_lm_server, post
 
 
 def payload(options: argparse.Namespace, max_tokens: int, *, logprobs: bool) -> bytes:
@@ -32,9 +29,7 @@ def payload(options: argparse.Namespace, max_tokens: int, *, logprobs: bool) -> 
         "stream": True,
         **({"logprobs": True, "top_logprobs": options.top_logprobs} if logprobs and options.top_logprobs else {}),
     }
-    body = orjson.dumps(fields)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
-    return head.encode() + b"content-type: application/json\r\nconnection: close\r\n\r\n" + body
+    return post("/v1/chat/completions", fields, "connection: close")
 
 
 async def slow_reader(options: argparse.Namespace) -> float:
@@ -151,15 +146,10 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.04, help="seconds a step")
     parser.add_argument("--port", type=int, default=8125)
     options = parser.parse_args()
-    command = [sys.executable, "-m", "server", "serve", "--model", "hash-lm", "--port", str(options.port)]
-    command += ["--hash-lm-delay", str(options.delay), "--max-running-requests", str(options.readers + 8)]
-    command += ["--kv-pages", str((options.readers + 8) * options.max_tokens // 16)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_ready(options.port)
-            uvloop.run(measure(options, psutil.Process(process.pid)))
-        finally:
-            process.terminate()
+    flags = ["--hash-lm-delay", str(options.delay), "--max-running-requests", str(options.readers + 8)]
+    flags += ["--kv-pages", str((options.readers + 8) * options.max_tokens // 16)]
+    with hash_lm_server(options.port, *flags) as process:
+        uvloop.run(measure(options, process))
 
 
 if __name__ == "__main__":

@@ -13,19 +13,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import numpy as np
-import orjson
 import psutil
 import uvloop
 
-from benchmarks.overload import Load, closed_loop, memory, wait_ready
+from benchmarks.load import Load, closed_loop, hash_lm_server, memory, post
 
 TOOLS = [
     {
@@ -68,10 +65,8 @@ class Soak:
     async def ask(self) -> None:
         self.asked += 1
         body, status = request(self.rng, self.asked)
-        data = orjson.dumps(body)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(head.encode() + b"content-type: application/json\r\nconnection: close\r\n\r\n" + data)
+        writer.write(post("/v1/chat/completions", body, "connection: close"))
         if status == 200 and self.rng.random() < 0.05:
             self.left += 1
             await asyncio.sleep(self.rng.random() * 0.3)
@@ -145,14 +140,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--port", type=int, default=8127)
     options = parser.parse_args()
-    command = [sys.executable, "-m", "server", "serve", "--model", "hash-lm", "--port", str(options.port)]
-    command += ["--hash-lm-delay", "0.02", "--max-running-requests", str(options.rows)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_ready(options.port)
-            uvloop.run(measure(options.port, psutil.Process(process.pid), options))
-        finally:
-            process.terminate()
+    flags = ("--hash-lm-delay", "0.02", "--max-running-requests", str(options.rows))
+    with hash_lm_server(options.port, *flags) as process:
+        uvloop.run(measure(options.port, process, options))
 
 
 if __name__ == "__main__":

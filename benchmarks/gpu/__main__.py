@@ -1,4 +1,4 @@
-"""The figures of a GPU: ``python -m benchmarks.gpu [--json FILE] [--model 8b|tiny] [--device cuda|cpu] [--part NAME]``.
+"""The figures of a GPU: ``python -m benchmarks.gpu [--json FILE] [--model 8b|tiny] [--device cuda|cpu]``.
 
 Weights are random and made on the device. Decode is compared with the bandwidth that a plain copy reaches here,
 prefill with the rate that a plain matrix multiplication reaches here. Each part prints its lines as it ends, so that
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.batches import batch_of
 from benchmarks.gpu.kernels import kernel_figures
 from benchmarks.gpu.random_model import QWEN3_8B, TINY, random_executor, weight_bytes
 from engine.executor.forward_batch import ForwardBatch
@@ -63,25 +64,6 @@ def roofline(clock: Clock, device: torch.device, dtype: torch.dtype, small: bool
     return {"copy GB/s": 2 * count / copy / 1e6, "matrix TFLOP/s": 2 * side**3 / multiply / 1e9}
 
 
-def rows_of(executor: TorchExecutor, rows: int, cached: int, new: int) -> ForwardBatch:
-    """``rows`` sequences of ``cached`` tokens that get ``new`` more, each on pages of its own."""
-    size = executor.page_size
-    pages = -(-(cached + new) // size)
-    table = np.arange(rows * pages, dtype=np.int32).reshape(rows, pages)
-    positions = np.tile(np.arange(cached, cached + new, dtype=np.int32), rows)
-    owner = np.repeat(np.arange(rows), new)
-    return ForwardBatch(
-        input_ids=np.arange(rows * new, dtype=np.int32) % executor.vocab_size,
-        positions=positions,
-        cu_seqlens=np.arange(rows + 1, dtype=np.int32) * new,
-        seq_lens=np.full(rows, cached + new, np.int32),
-        page_table=table,
-        slot_mapping=(table[owner, positions // size] * size + positions % size).astype(np.int32),
-        logits_index=np.arange(1, rows + 1, dtype=np.int32) * new - 1,
-        page_size=size,
-    )
-
-
 @torch.inference_mode()
 def decode_step(executor: TorchExecutor, batch: ForwardBatch) -> object:
     graphs = executor._graphs
@@ -94,7 +76,7 @@ def decode_figures(executor: TorchExecutor, clock: Clock, copy_rate: float, cont
     model, item = executor.model_config, executor.device.dtype.itemsize
     out: Figures = {}
     for rows in (1, 64):
-        batch = rows_of(executor, rows, context - 1, 1)
+        batch = batch_of([(context - 1, 1)] * rows, executor.page_size, executor.vocab_size)
         ms = clock(functools.partial(decode_step, executor, batch), 20)
         kv = 2 * rows * context * model.num_layers * model.kv_size * item
         out[f"decode x{rows} ms"] = ms
@@ -104,7 +86,7 @@ def decode_figures(executor: TorchExecutor, clock: Clock, copy_rate: float, cont
 
 def prefill_figures(executor: TorchExecutor, clock: Clock, matrix_rate: float, tokens: int) -> Figures:
     model = executor.model_config
-    batch = rows_of(executor, 1, 0, tokens)
+    batch = batch_of([(0, tokens)], executor.page_size, executor.vocab_size)
     ms = clock(lambda: executor.logits(executor.forward(batch), batch.logits_index), 5)
     linear = weight_bytes(model, 1) - model.vocab_size * model.hidden_size
     flops = 2 * tokens * linear + 2 * tokens**2 * model.q_size * model.num_layers

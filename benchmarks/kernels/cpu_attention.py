@@ -13,29 +13,12 @@ import time
 
 import numpy as np
 
+from benchmarks.batches import batch_of
 from engine.executor.forward_batch import ForwardBatch
 from engine.kernels.cpu.build import build
 from engine.kernels.cpu.model import CModelConfig, NativeModel, open_library
 
 PAGE_SIZE = 16
-
-
-def batch_of(rows: list[tuple[int, int]], pages_per_row: int) -> ForwardBatch:
-    """Rows of (start, count), each on pages of its own."""
-    table = np.arange(len(rows) * pages_per_row, dtype=np.int32).reshape(len(rows), pages_per_row)
-    lengths = np.array([count for _, count in rows], np.int32)
-    positions = np.concatenate([np.arange(start, start + count) for start, count in rows]).astype(np.int32)
-    owner = np.repeat(np.arange(len(rows)), lengths)
-    return ForwardBatch(
-        input_ids=np.zeros(len(positions), np.int32),
-        positions=positions,
-        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
-        seq_lens=np.array([start + count for start, count in rows], np.int32),
-        page_table=table,
-        slot_mapping=table[owner, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE,
-        logits_index=np.zeros(0, np.int32),
-        page_size=PAGE_SIZE,
-    )
 
 
 def best(model: NativeModel, batch: ForwardBatch, qkv: np.ndarray, *, processor_time: bool) -> float:
@@ -69,7 +52,7 @@ def main() -> None:
         model = NativeModel(lib, context, config, inv_freq)
         model.set_kv(16 * 512, PAGE_SIZE, kv)
         for rows in (*prefills, *decodes):
-            batch = batch_of(rows, 512)
+            batch = batch_of(rows, PAGE_SIZE, 32, row_pages=512)
             qkv = rng.standard_normal((len(batch.input_ids), (heads + 2 * kv_heads) * dim)).astype(np.float32)
             seconds = best(model, batch, qkv, processor_time=args.threads == 1)
             pairs = sum(start * count + count * (count + 1) / 2 for start, count in rows)

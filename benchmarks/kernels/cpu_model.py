@@ -16,28 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.batches import batch_of
 from engine.config import EngineConfig
 from engine.executor.forward_batch import ForwardBatch
 from engine.executor.native_executor import NativeExecutor, refuses
 from engine.weights.checkpoint import open_checkpoint
-
-
-def batch_of(rows: int, start: int, count: int, page_size: int) -> ForwardBatch:
-    """``rows`` equal rows of ``count`` tokens from position ``start``, logits of each row's last."""
-    pages = -(-(start + count) // page_size)
-    table = np.arange(rows * pages, dtype=np.int32).reshape(rows, pages)
-    positions = np.tile(np.arange(start, start + count, dtype=np.int32), rows)
-    owner = np.repeat(np.arange(rows), count)
-    return ForwardBatch(
-        input_ids=(np.arange(rows * count, dtype=np.int32) * 7919) % 30000 + 100,
-        positions=positions,
-        cu_seqlens=np.arange(0, rows * count + 1, count, dtype=np.int32),
-        seq_lens=np.full(rows, start + count, np.int32),
-        page_table=table,
-        slot_mapping=table[owner, positions // page_size] * page_size + positions % page_size,
-        logits_index=np.arange(count - 1, rows * count, count, dtype=np.int32),
-        page_size=page_size,
-    )
 
 
 def measure(
@@ -80,14 +63,16 @@ def main() -> None:
     start = time.perf_counter()
     executor = NativeExecutor(config, checkpoint, model_path=args.model)
     print(f"loaded in {time.perf_counter() - start:.2f} s, {executor.threads} threads, KV {executor.kv_dtype}")
-    size = executor.page_size
+    size, vocab = executor.page_size, executor.vocab_size
     for rows in (1, 2, 4, 8, 16, 32):
         name = f"decode {rows} x 1 @ {args.context}"
-        measure(executor, name, [batch_of(rows, args.context - 1, 1, size)], 10 * args.repeat)
-    measure(executor, f"decode 1 x 1 @ {args.prompt}", [batch_of(1, args.prompt - 1, 1, size)], 10 * args.repeat)
-    measure(executor, f"verify 1 x 5 @ {args.context}", [batch_of(1, args.context, 5, size)], 10 * args.repeat)
+        measure(executor, name, [batch_of([(args.context - 1, 1)] * rows, size, vocab)], 10 * args.repeat)
+    measure(
+        executor, f"decode 1 x 1 @ {args.prompt}", [batch_of([(args.prompt - 1, 1)], size, vocab)], 10 * args.repeat
+    )
+    measure(executor, f"verify 1 x 5 @ {args.context}", [batch_of([(args.context, 5)], size, vocab)], 10 * args.repeat)
     starts = range(0, args.prompt, args.chunk)
-    steps = [batch_of(1, at, min(args.chunk, args.prompt - at), size) for at in starts]
+    steps = [batch_of([(at, min(args.chunk, args.prompt - at))], size, vocab) for at in starts]
     measure(executor, f"prefill {args.prompt} by {args.chunk}", steps, args.repeat, equal_calls=False)
     executor.close()
 

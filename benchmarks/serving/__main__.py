@@ -9,7 +9,6 @@ of that process and its children.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import time
@@ -96,7 +95,7 @@ def main() -> None:
     args = parser.parse_args()
     common = {"commit": commit(), "time": int(time.time()), "label": args.label, "model": args.model, "kind": args.kind}
     common |= {"machine": machine() | ({} if args.no_limits else limits())}
-    rows = uvloop.run(measure(args)) if sys.platform != "win32" else asyncio.run(measure(args))
+    rows = uvloop.run(measure(args))
     print(table(rows))
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
