@@ -1,4 +1,4 @@
-"""Engine settings: frozen, resolved once. Every "auto" ends in ``resolve``; nothing below it guesses again."""
+"""Engine settings, frozen. The process that runs the model decides once what each "auto" is."""
 
 from __future__ import annotations
 

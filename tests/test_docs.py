@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from engine.messages import GenerateReqInput
+from scripts.doc_tables import DOCS, TABLES, updated
 from server.app import build_app
 from server.args import ServerArgs
 from server.cli import VERBS
@@ -105,6 +106,11 @@ def test_commands_and_flags_that_are_named_exist() -> None:
         for line in re.findall(r"`((?:callgate serve|python -m server) [^`]*)`", text):
             named = set(re.findall(r"--[a-z-]+", line))
             assert named <= flags, f"{document}: {named - flags}"
+
+
+@pytest.mark.parametrize("document", TABLES)
+def test_tables_are_those_of_the_code(document: str) -> None:
+    assert updated(document) == (DOCS / document).read_text("utf-8"), "run python -m scripts.doc_tables"
 
 
 def test_endpoints_of_the_readme_exist() -> None:

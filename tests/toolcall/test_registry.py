@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from chat_templates.registry import get_template, list_templates
-from scripts.formats_table import DOC, updated
 from tests.toolcall.render_calls import RENDERERS
 from toolcall.registry import detect, get_format, get_reasoning, list_formats
 
@@ -185,8 +184,3 @@ def test_the_vocabulary_decides_where_there_is_no_template() -> None:
     found = detect(None, ["<s>", "[TOOL_CALLS]"])
     assert found.format.name == "mistral"
     assert "special tokens" in found.why
-
-
-def test_the_documented_list_is_the_registry() -> None:
-    text = DOC.read_text("utf-8")
-    assert updated(text) == text, "run python -m scripts.formats_table"
