@@ -45,6 +45,7 @@ from engine.text.tokenizer import TextTokenizer
 logger = logging.getLogger(__name__)
 
 ENGINE_STOPPED = "The engine stopped while this request was running."
+NOT_READING = "The engine does not take requests now."
 SHUTTING_DOWN = "The server is shutting down."
 LONG_TEXT = 8_000
 """Characters from which a text is encoded in a thread, so that the event loop stays free."""
@@ -118,14 +119,16 @@ class TokenizerManager:
             choices = [choice_request(request, f"{base}-{i}", i, input_ids, max_tokens) for i in range(state.n)]
             try:
                 first = 1 if len(input_ids) >= SHARED_PREFIX_TOKENS else state.n
-                self._submit(state, choices[:first])
-                while not state.done:
+                with self._busy():  # until all choices are sent, also where the first one ends before that
+                    self._submit(state, choices[:first])
                     outputs = await state.next()
-                    if first < state.n:
-                        self._submit(state, choices[first:])
-                        first = state.n
+                    self._submit(state, choices[first:])
+                while True:
                     for output in outputs:
                         yield output
+                    if state.done:
+                        break
+                    outputs = await state.next()
             finally:
                 self._forget(state)
 
@@ -138,7 +141,7 @@ class TokenizerManager:
         for ids in batch:
             check_ids(ids, info.vocab_size)
             check_length(len(ids), 1, info)
-        with self._admission.enter(len(batch), patient=inside) as ticket:
+        with self._admission.enter(len(batch), patient=inside) as ticket, self._busy():
             ticket.add_tokens(sum(map(len, batch)) // max(1, len(batch)))
             requests = [EmbedReqInput(rid=secrets.token_hex(16), input_ids=tuple(ids), tenant=tenant) for ids in batch]
             replies = await self._ask(requests, None)
@@ -151,13 +154,8 @@ class TokenizerManager:
     def together(self) -> Iterator[Generator]:
         """See EngineClient.together."""
         self._admission.check_wait(1)
-        self._groups += 1
-        self._idle.clear()
-        try:
+        with self._busy():
             yield _Inside(self)
-        finally:
-            self._groups -= 1
-            self._note_idle()
 
     async def flush_cache(self) -> bool:
         """Empty the prefix cache; False where running requests keep parts of it."""
@@ -263,6 +261,17 @@ class TokenizerManager:
 
     # ------------------------------------------------------------ inside
 
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """Something is inside for the length of a block: a server that drains waits for it."""
+        self._groups += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._groups -= 1
+            self._note_idle()
+
     def _note_idle(self) -> None:
         if not self._requests and not self._groups:
             self._idle.set()
@@ -295,7 +304,7 @@ class TokenizerManager:
             try:
                 self._send(choice)
             except PipeBlocked:
-                raise EngineUnavailable("The engine does not take requests now.") from None
+                raise EngineUnavailable(NOT_READING) from None
             except (UnicodeEncodeError, OverflowError, ValueError):
                 raise EngineError("The request holds text that is not valid Unicode.", status=400) from None
             self._requests[choice.rid] = (state, state.next_index())
@@ -350,6 +359,8 @@ class TokenizerManager:
             return replies
         except TimeoutError:
             raise EngineUnavailable("The engine did not answer in time.") from None
+        except PipeBlocked:
+            raise EngineUnavailable(NOT_READING) from None
         finally:
             for rid, future in futures.items():
                 self._replies.pop(rid, None)

@@ -8,6 +8,7 @@ import pytest
 
 from engine.client import EngineError, EngineUnavailable
 from engine.config import EngineConfig
+from engine.ipc import PipeBlocked
 from engine.messages import (
     AbortReq,
     BatchStrOut,
@@ -376,6 +377,34 @@ async def test_draining_waits_for_requests_that_belong_together(rig):
     await waiting
 
 
+async def test_draining_waits_for_embeddings(rig):
+    asked = asyncio.create_task(rig.manager.embed([[1, 2]]))
+    await asyncio.sleep(0)
+    rig.manager.drain()
+    waiting = asyncio.create_task(rig.manager.wait_idle())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    rig.manager.receive(EmbedOut(rid=rig.sent[-1].rid, embedding=(1.0,), prompt_tokens=2))
+    assert await asked == [(1.0,)]
+    await waiting
+
+
+async def test_draining_waits_for_choices_that_are_not_sent_yet(rig):
+    """The first choice has ended, and its reader has not come round to sending the others."""
+    task, rid = await rig.start("x" * 100, n=2)
+    rig.manager.drain()
+    waiting = asyncio.create_task(rig.manager.wait_idle())
+    await asyncio.sleep(0)
+    rig.row(rid, "a", END)
+    assert len(rig.requests) == 1
+    assert not rig.manager._idle.is_set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rig.row(rig.requests[-1].rid, "b", END)
+    assert [output.text for output in await task] == ["a", "b"]
+    await waiting
+
+
 async def test_nothing_begins_after_the_time_to_drain(rig):
     with rig.manager.together() as inside:
         task = asyncio.create_task(collect(inside.generate(GenerateReqInput(text="one"))))
@@ -576,6 +605,22 @@ async def test_control_messages_fail_with_the_engine(rig):
     assert (await rig.manager.stats()).step == 0
     with pytest.raises(EngineUnavailable):
         await rig.manager.flush_cache()
+
+
+@pytest.mark.parametrize("ask", [lambda m: m.embed([[1]]), lambda m: m.flush_cache(), lambda m: collect_text(m)])
+async def test_an_engine_that_reads_nothing_takes_no_requests(rig, ask):
+    def blocked(message):
+        raise PipeBlocked
+
+    rig.manager.attach(INFO, blocked)
+    with pytest.raises(EngineUnavailable, match="does not take requests"):
+        await ask(rig.manager)
+    assert (await rig.manager.stats()).step == 0
+    assert rig.manager.num_requests == 0
+
+
+def collect_text(manager):
+    return collect(manager.generate(GenerateReqInput(text="hi")))
 
 
 async def test_embeddings_are_checked_first(rig):
