@@ -83,7 +83,10 @@ def _function(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_arguments(arguments: Any) -> dict[str, Any]:
-    """An object from whatever stands in history: text, object, nothing, or broken text (kept under RAW_ARGUMENTS)."""
+    """An object from whatever stands in history: text, object, nothing, or broken text (kept under RAW_ARGUMENTS). An
+    empty list is an empty object: languages that do not tell the two apart write it so."""
+    if isinstance(arguments, list) and not arguments:
+        return {}
     if isinstance(arguments, Mapping):
         return dict(arguments)
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
@@ -93,6 +96,8 @@ def parse_arguments(arguments: Any) -> dict[str, Any]:
             value = json.loads(arguments)
         except (ValueError, RecursionError):
             value = None
+        if value == []:
+            return {}
         if isinstance(value, dict) and _depth_ok(value):
             return value
     return {RAW_ARGUMENTS: arguments}

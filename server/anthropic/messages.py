@@ -2,8 +2,7 @@
 
 Text blocks that follow each other are joined by an empty line, messages of one role that follow each other become one,
 as Anthropic does it. Tool results come before the text of their message; media in them is not seen by the model, which
-is told so. A last message of the assistant is the
-beginning of the answer.
+is told so. A last message of the assistant is the beginning of the answer.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class _Reader:
         call_id, name = _string(block, "id", where), _string(block, "name", where)
         if not 0 < len(name) <= limits.MAX_NAME or not 0 < len(call_id) <= limits.MAX_TOOL_CALL_ID:
             raise invalid(where, "a name and an id are expected, neither empty nor overlong")
-        given = block.get("input", {})
+        given = block.get("input") or {}  # null, and in PHP the empty object is []
         if not isinstance(given, dict):
             raise invalid(f"{where}.input", "an object is expected")
         self._calls.add(call_id)

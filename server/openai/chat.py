@@ -70,14 +70,14 @@ class ChatHandler:
         services.model(chat.model)
         check_common(chat)
         check_messages(chat.messages)
-        check_choice(chat.reasoning_effort, EFFORTS, "reasoning_effort")
+        effort = _effort(chat)
         tools = _tools(chat)
         conversation = Conversation(
             messages=chat.messages,
             sampling=self._sampling(chat),
             tools=tools,
             shape=output_shape(body),
-            template_kwargs=template_kwargs(chat.chat_template_kwargs, chat.reasoning_effort, _think(chat)),
+            template_kwargs=template_kwargs(chat.chat_template_kwargs, effort, _think(chat)),
             template=self._template(chat),
             separate_reasoning=chat.separate_reasoning is not False,
             tenant=services.tenant(context, chat.cache_salt),
@@ -113,7 +113,7 @@ class ChatHandler:
             model=self._services.model(chat.model),
             calls="function_call" if legacy else "tool_calls",
             finish_calls="function_call" if legacy else self._services.args.tool_finish_reason,
-            reasoning=chat.include_reasoning is not False,
+            reasoning=chat.include_reasoning is not False and _reasoning(chat).get("exclude") is not True,
             logprobs=chat_logprobs(self._services.engine.tokenizer) if chat.logprobs else None,
             token_ids=bool(chat.return_token_ids),
             relaxations=plan.relaxations,
@@ -145,11 +145,28 @@ def _tools(chat: ChatCompletionRequest) -> Tools:
     return parse_functions(chat.functions, chat.function_call)
 
 
+def _reasoning(chat: ChatCompletionRequest) -> dict[str, Any]:
+    """``reasoning``, in which clients of OpenRouter and of Responses say what chat has words of its own for."""
+    return chat.reasoning if isinstance(chat.reasoning, dict) else {}
+
+
+def _effort(chat: ChatCompletionRequest) -> str | None:
+    param, effort = "reasoning_effort", chat.reasoning_effort
+    if effort is None:
+        param, effort = "reasoning.effort", _reasoning(chat).get("effort")
+    check_choice(effort, EFFORTS, param)
+    return effort
+
+
 def _think(chat: ChatCompletionRequest) -> bool | None:
-    """Whether the model is asked to think, in the words of other servers: ``enable_thinking``, else ``thinking``."""
+    """Whether the model is asked to think, in the words of other servers: ``enable_thinking``, else ``thinking``, else
+    ``reasoning.enabled``."""
     thinking = chat.thinking
-    if chat.enable_thinking is not None or thinking is None:
+    if chat.enable_thinking is not None:
         return chat.enable_thinking
+    if thinking is None:
+        enabled = _reasoning(chat).get("enabled")
+        return enabled if isinstance(enabled, bool) else None
     if isinstance(thinking, bool):
         return thinking
     kind = thinking.get("type")

@@ -115,5 +115,5 @@ def _check_function(function: Any, where: str) -> None:
         raise invalid(where, "an object is expected")
     _check_name(function.get("name"), where)
     arguments = function.get("arguments")
-    if arguments is not None and not isinstance(arguments, (str, dict)):
+    if arguments is not None and arguments != [] and not isinstance(arguments, (str, dict)):  # PHP's empty object
         raise invalid(f"{where}.arguments", "a string with a JSON object is expected")

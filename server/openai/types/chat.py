@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: the request. Answers are written by server/openai/chat.py and streaming.py as dicts.
+"""POST /v1/chat/completions: the request. Answers are written by server/openai/chat_chunks.py as dicts.
 
 ``messages``, ``tools``, ``tool_choice`` and ``response_format`` stay plain JSON here: they come in more shapes
 than a type can say, and are checked by server/openai/messages.py and tools.py with paths in the errors.
@@ -36,6 +36,8 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, frozen=True):
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
     thinking: dict[str, Any] | bool | None = None
+    reasoning: Any = None
+    """OpenRouter's object; anything else is ignored."""
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     return_token_ids: bool | None = None

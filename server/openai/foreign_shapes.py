@@ -1,0 +1,101 @@
+"""Chat requests that clients write in the shapes of the other APIs, as Cursor does whatever the endpoint.
+
+Its agent sends the body of a Responses request here, its other modes chat bodies with tools in the flat form of
+Responses or in Anthropic's, and calls and results as Anthropic's content blocks. None of these shapes means anything
+else on chat, so they are read for what they say; the answer is chat's, and errors name chat's fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from server.errors import Unsupported
+from server.openai.responses.input import read_items, to_messages
+
+_NOT_HERE = ("previous_response_id", "conversation", "background", "prompt")
+"""Fields of Responses that would change the answer and have no word on chat."""
+_RESPONSES_FIELDS: Mapping[str, str] = MappingProxyType({"max_output_tokens": "max_completion_tokens"})
+_BLOCKS = ("tool_use", "tool_result")
+
+
+def in_chat_shape(body: dict[str, Any]) -> dict[str, Any]:
+    """The body itself where it is of chat's shape, else what it says in chat's. Raises BadRequest."""
+    if body.get("messages") is None and body.get("input") is not None:
+        body = _from_responses(body)
+    tools, messages = body.get("tools"), body.get("messages")
+    if isinstance(tools, list) and any(_is_foreign(tool) for tool in tools):
+        body = {**body, "tools": [_tool(tool) for tool in tools]}
+    if isinstance(messages, list) and any(map(_has_blocks, messages)):
+        body = {**body, "messages": [plain for message in messages for plain in _messages(message)]}
+    return body
+
+
+def _from_responses(body: dict[str, Any]) -> dict[str, Any]:
+    for name in _NOT_HERE:
+        if body.get(name):
+            raise Unsupported(name, f"'{name}' is not supported by this endpoint; use /v1/responses.")
+    instructions, tools = body.get("instructions"), body.get("tools")
+    items = read_items(body["input"], continues=False)
+    found = {_RESPONSES_FIELDS.get(name, name): value for name, value in body.items()}
+    found["messages"] = to_messages(instructions if isinstance(instructions, str) else None, [], items)
+    if isinstance(tools, list):  # hosted tools are ignored here as they are there
+        found["tools"] = [tool for tool in tools if not isinstance(tool, dict) or _is_foreign(tool) or _is_chat(tool)]
+    text = body.get("text")
+    if isinstance(text, dict) and isinstance(given := text.get("format"), dict) and body.get("response_format") is None:
+        schema = given.get("type") == "json_schema" and "json_schema" not in given
+        found["response_format"] = {"type": "json_schema", "json_schema": given} if schema else given
+    return found
+
+
+def _is_chat(tool: Mapping[str, Any]) -> bool:
+    return isinstance(tool.get("function"), dict) or isinstance(tool.get("custom"), dict)
+
+
+def _is_foreign(tool: Any) -> bool:
+    """Whether a tool is declared flat, in Anthropic's words, or without its type."""
+    if not isinstance(tool, dict) or (_is_chat(tool) and tool.get("type") is not None):
+        return False
+    return tool.get("type") in ("function", "custom", None) and ("name" in tool or _is_chat(tool))
+
+
+def _tool(tool: Any) -> Any:
+    if not _is_foreign(tool):
+        return tool
+    if _is_chat(tool):
+        return {**tool, "type": "function" if "function" in tool else "custom"}
+    inner = {key: value for key, value in tool.items() if key not in ("type", "input_schema")}
+    if "input_schema" in tool:
+        return {"type": "function", "function": {**inner, "parameters": tool["input_schema"]}}
+    kind = tool.get("type") or "function"
+    return {"type": kind, kind: inner}
+
+
+def _has_blocks(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, dict) else None
+    return isinstance(content, list) and any(isinstance(part, dict) and part.get("type") in _BLOCKS for part in content)
+
+
+def _messages(message: Any) -> list[Any]:
+    """The message, its blocks of calls as ``tool_calls``, those of results as messages of their own before it."""
+    if not _has_blocks(message):
+        return [message]
+    blocks = [part for part in message["content"] if isinstance(part, dict) and part.get("type") in _BLOCKS]
+    rest = [part for part in message["content"] if not any(part is block for block in blocks)]
+    calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
+    found = [_result(block) for block in blocks if block["type"] == "tool_result"]
+    if calls:
+        found.append({**message, "content": rest or None, "tool_calls": [*(message.get("tool_calls") or ()), *calls]})
+    elif rest:
+        found.append({**message, "content": rest})
+    return found
+
+
+def _call(block: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": block.get("name"), "arguments": block.get("input")}
+    return {"id": block.get("id"), "type": "function", "function": function}
+
+
+def _result(block: Mapping[str, Any]) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": block.get("content")}
