@@ -41,15 +41,11 @@ class HashLMExecutor:
     """
 
     def __init__(
-        self,
-        num_pages: int,
-        page_size: int = 16,
-        *,
-        eos_probability: float = 0.0,
-        delay: float = 0.0,
+        self, num_pages: int, page_size: int = 16, *, eos_probability: float = 0.0, delay: float = 0.0
     ) -> None:
-        self._num_pages = num_pages
-        self._page_size = page_size
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.vocab_size = VOCAB_SIZE
         self._delay = delay
         self._eos_below = int(eos_probability * 2.0**64)
         self._kv = _mix(np.arange(num_pages * page_size, dtype=np.uint64) + np.uint64(0xBAD))
@@ -61,18 +57,6 @@ class HashLMExecutor:
         self._inverse = _powers(FACTOR_INVERSE, 64)
         self._places = _mix(np.arange(64, dtype=np.uint64)) | np.uint64(1)
 
-    @property
-    def num_pages(self) -> int:
-        return self._num_pages
-
-    @property
-    def page_size(self) -> int:
-        return self._page_size
-
-    @property
-    def vocab_size(self) -> int:
-        return VOCAB_SIZE
-
     def execute(self, batch: ScheduleBatch) -> StepOutput:
         forward = build_forward_batch(batch)
         logits = self._forward(batch, forward)
@@ -82,7 +66,7 @@ class HashLMExecutor:
         return StepOutput(with_embeddings(rows, batch, forward.cu_seqlens, partial(self._embed, forward.slot_mapping)))
 
     def copy_page(self, source: int, target: int) -> None:
-        size = self._page_size
+        size = self.page_size
         self._kv[target * size : (target + 1) * size] = self._kv[source * size : (source + 1) * size]
 
     def _forward(self, batch: ScheduleBatch, forward: ForwardBatch) -> npt.NDArray[np.float32]:
@@ -98,7 +82,7 @@ class HashLMExecutor:
 
     def _slots(self, pages: npt.NDArray[np.int32], length: int) -> npt.NDArray[np.int64]:
         """Physical slot of every position of a sequence."""
-        size = self._page_size
+        size = self.page_size
         count = -(-length // size)
         return (pages[:count, None].astype(np.int64) * size + np.arange(size)).ravel()[:length]
 

@@ -87,7 +87,7 @@ class NativeExecutor:
         self.model_config = model = checkpoint.config
         exact = "float32" if config.dtype == "float32" else "bfloat16"
         self.kv_dtype = exact if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
-        self._page_size = config.page_size
+        self.page_size, self.vocab_size = config.page_size, model.vocab_size
         self._lib = open_library(build())
         self._context: int = self._lib.cg_ctx_create(config.threads, -1)
         if not self._context:
@@ -102,8 +102,8 @@ class NativeExecutor:
             for layer in range(model.num_layers):
                 self.model.set_key_offset(layer, _key_offset(checkpoint, layer, inv_freq))
         checkpoint.release_pages()
-        self._num_pages = self._fitting_pages(config)
-        self.model.set_kv(self._num_pages, config.page_size, self.kv_dtype)
+        self.num_pages = self._fitting_pages(config)
+        self.model.set_kv(self.num_pages, config.page_size, self.kv_dtype)
         self._sampler = Sampler(model.vocab_size)
 
     def _fitting_pages(self, config: EngineConfig) -> int:
@@ -117,18 +117,6 @@ class NativeExecutor:
         return min(pages, _MAX_SLOTS // config.page_size)
 
     @property
-    def num_pages(self) -> int:
-        return self._num_pages
-
-    @property
-    def page_size(self) -> int:
-        return self._page_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.model_config.vocab_size
-
-    @property
     def threads(self) -> int:
         return int(self._lib.cg_ctx_threads(self._context))
 
@@ -136,10 +124,6 @@ class NativeExecutor:
     def linear_bytes(self) -> int:
         """Weights that one decode step reads."""
         return self._linears.total_bytes()
-
-    @property
-    def kv_capacity_tokens(self) -> int:
-        return self._num_pages * self._page_size
 
     def execute(self, batch: ScheduleBatch) -> StepOutput:
         forward_batch = build_forward_batch(batch)

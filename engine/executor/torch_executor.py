@@ -59,6 +59,7 @@ class TorchExecutor:
         self._tp = tp or TensorParallel()
         self.device: TorchDevice = resolve_device(config, self._tp.local_rank)
         self.model_config = checkpoint.config
+        self.page_size, self.vocab_size = config.page_size, checkpoint.config.vocab_size
         torch.set_num_threads(self.device.threads)
         spec = self._attention_spec(config)
         self.attention_name, backend = choose_backend(config.attention_backend, spec)
@@ -74,8 +75,8 @@ class TorchExecutor:
         self._pool = KVPool(spec, num_layers, -(-config.chunked_prefill_size // config.page_size))
         self._attention: AttentionBackend = backend(spec, self._pool)
         activations = self._activation_bytes(min(config.chunked_prefill_size, max_positions))
-        self._num_pages, scratch = self._fitting_pages(config, spec, activations)
-        self._pool = KVPool(spec, num_layers, self._num_pages + scratch)
+        self.num_pages, scratch = self._fitting_pages(config, spec, activations)
+        self._pool = KVPool(spec, num_layers, self.num_pages + scratch)
         self._attention = backend(spec, self._pool)
         self._sampler = Sampler(self.vocab_size)
         self._graphs = self._record_graphs(config)
@@ -183,18 +184,6 @@ class TorchExecutor:
         pages = self._tp.smallest(pages)
         scratch = 0 if self.device.is_cpu else scratch_pages(pages, config.max_running_requests)
         return (pages if config.kv_pages else pages - scratch), scratch
-
-    @property
-    def num_pages(self) -> int:
-        return self._num_pages
-
-    @property
-    def page_size(self) -> int:
-        return self._pool.page_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.model_config.vocab_size
 
     def execute(self, batch: ScheduleBatch) -> StepOutput:
         if self._device_steps is not None:

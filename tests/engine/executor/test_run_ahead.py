@@ -52,7 +52,7 @@ def device_path(path, *, scratch: int, rows: int = 4, pages: int = PAGES, plain:
     """As on a GPU: ``pages`` for the scheduler and ``scratch`` more. ``plain``: sampling by the kernel's reference,
     which is faster than its interpreter."""
     executor = on_kernels(path, "vllm_flash_attn", pages=pages + scratch)
-    executor._num_pages = pages
+    executor.num_pages = pages
     recorder = Replays()
     steps = executor._device_steps = executor.device_steps(graphs(executor, rows, recorder))
     if plain:
