@@ -18,7 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 import zmq
 
-from engine.messages import DetokenizerOutput, SchedulerInput, SchedulerOutput
+from engine.messages import BatchStrOut, BatchTokenIDOut, DetokenizerOutput, SchedulerInput, SchedulerOutput
 
 logger = logging.getLogger(__name__)
 
@@ -150,9 +150,15 @@ class Outbox:
         self._socket.connect(f"ipc://{path}")
 
     def send(self, message: Any) -> None:
-        """Queue one message. Raises PipeBlocked where the reader has been away for the send timeout."""
+        """Queue one message, a batch of rows that is too large for the reader as several. Raises PipeBlocked where the
+        reader has been away for the send timeout, ValueError for a row that is too large by itself."""
+        frame = self._encoder.encode(message)
+        if len(frame) > MAX_MESSAGE_BYTES:  # the reader would drop it, and everybody's rows with it
+            for part in _halves(message):
+                self.send(part)
+            return
         try:
-            self._socket.send(self._encoder.encode(message))
+            self._socket.send(frame)
         except zmq.Again:
             raise PipeBlocked("the next process in the pipe has stopped reading.") from None
 
@@ -165,6 +171,13 @@ class Outbox:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _halves(message: Any) -> list[BatchTokenIDOut | BatchStrOut]:
+    if not isinstance(message, BatchTokenIDOut | BatchStrOut) or len(message.rows) < 2:
+        raise ValueError(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
+    middle = len(message.rows) // 2
+    return [msgspec.structs.replace(message, rows=rows) for rows in (message.rows[:middle], message.rows[middle:])]
 
 
 def scheduler_input_decoder() -> Callable[[bytes], SchedulerInput]:

@@ -11,6 +11,9 @@ from engine.sampling_params import InvalidParam, validate_sampling_params
 from engine.scheduler.req import Req
 from engine.speculative.ngram import NgramDrafter
 
+MAX_PROMPT_LOGPROBS = 3_000_000
+"""Of a prompt, alternatives included: they travel in one message (engine.ipc.MAX_MESSAGE_BYTES), 16 bytes each."""
+
 
 class Rejected(Exception):
     """The request ends before it starts; the message is for the client."""
@@ -44,6 +47,8 @@ class Admitter:
             validate_sampling_params(params, self._vocab_size)
         except InvalidParam as error:
             raise Rejected(str(error)) from None
+        if message.prompt_logprobs and len(tokens) * (1 + params.top_logprobs) > MAX_PROMPT_LOGPROBS:
+            raise Rejected(f"Logprobs of a prompt of {len(tokens)} tokens are too many with so many alternatives each.")
         wanted = self.context if params.max_tokens is None else len(tokens) + params.max_tokens
         req = Req(message.rid, tokens, max_len=min(wanted, self.context), arrival=arrival, priority=message.priority)
         seed = self._random_seed() if params.seed is None else params.seed

@@ -355,13 +355,14 @@ class Scheduler:
         self._outbox.put(req)
 
     def _release(self, req: Req) -> None:
-        """Its pages go back; what a failed request computed is not kept for others."""
+        """Its pages go back; what a request computed that failed through no fault of its own is not kept for others."""
         lease, req.lease = req.lease, None
         if lease is None:
             return
-        failed = req.finish_reason is not None and req.finish_reason.type == "error"
+        reason = req.finish_reason
+        suspicious = reason is not None and reason.type == "error" and reason.status >= 500
         try:
-            self.kv.release(lease, forget=failed)
+            self.kv.release(lease, forget=suspicious)
         except PageError as error:
             self.kv.recover(error)
 

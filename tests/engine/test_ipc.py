@@ -13,7 +13,7 @@ import zmq
 
 from engine import ipc
 from engine.ipc import Inbox, Outbox, PipeBlocked, make_run_dir, remove_run_dir, scheduler_input_decoder
-from engine.messages import AbortReq, FlushCacheReq, StatsReq
+from engine.messages import AbortReq, BatchTokenIDOut, FlushCacheReq, StatsReq, TokenIDRow
 
 
 @pytest.fixture
@@ -99,6 +99,23 @@ def test_random_frames_never_raise(context, inbox, tmp_path):
             seen += len(inbox.receive(timeout=1))
     assert seen > 100
     assert inbox.dropped > 100
+
+
+def test_a_batch_beyond_the_reader_s_limit_comes_in_parts(context, tmp_path, monkeypatch):
+    """The reader drops a larger frame whole, and every request in it would wait for ever."""
+    monkeypatch.setattr(ipc, "MAX_MESSAGE_BYTES", 2000)
+    rows = tuple(TokenIDRow(rid=f"{index:0300}", completion_tokens=index) for index in range(13))
+    path = str(tmp_path / "out.sock")
+    with Inbox(context, path, ipc.scheduler_output_decoder()) as inbox, Outbox(context, path) as outbox:
+        outbox.send(BatchTokenIDOut(rows=rows))
+        outbox.send(BatchTokenIDOut(rows=rows[:1]))
+        messages: list[BatchTokenIDOut] = []
+        while sum(len(message.rows) for message in messages) < 14:
+            messages += inbox.receive(timeout=0.05)
+        with pytest.raises(ValueError, match="2000 bytes"):
+            outbox.send(AbortReq(rid="x" * 3000))
+    assert [row for message in messages for row in message.rows] == [*rows, rows[0]]
+    assert inbox.dropped == 0
 
 
 def test_a_reader_that_is_away_blocks_the_sender_only_so_long(context, tmp_path, monkeypatch):

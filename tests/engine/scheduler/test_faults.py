@@ -8,11 +8,12 @@ import pytest
 
 from engine.executor.executor import RowOutput, StepOutput
 from engine.executor.hash_lm import HashLMExecutor
+from engine.grammar.interface import GrammarError
 from engine.kv_cache.allocator import PageError
 from engine.messages import EmbedReqInput
 from engine.speculative.ngram import NgramDrafter
 from tests.engine.scale import scaled
-from tests.engine.scheduler.grammars import ScriptBackend, spec
+from tests.engine.scheduler.grammars import ScriptBackend, ScriptMatcher, spec
 from tests.engine.scheduler.harness import Harness, alone, prompts
 
 NEIGHBOURS = 15
@@ -99,10 +100,10 @@ def test_non_finite_logits_and_the_pages_they_came_from():
         poison = True
 
         def _forward(self, batch, forward):
-            logits, embeddings = super()._forward(batch, forward)
+            logits = super()._forward(batch, forward)
             if self.poison and len(logits):
                 logits[:] = np.nan
-            return logits, embeddings
+            return logits
 
     executor = Poisoned(64, 4)
     harness = Harness(executor=executor, chunked_prefill_size=8)
@@ -112,6 +113,24 @@ def test_non_finite_logits_and_the_pages_they_came_from():
     executor.poison = False
     harness.add("b", range(30))
     assert harness.run()["b"].token_ids == alone(range(30))
+
+
+def test_a_request_that_its_grammar_ends_leaves_the_shared_prefix_in_the_cache(monkeypatch):
+    """Else every prefix could be thrown out of the cache with a grammar that leads nowhere."""
+
+    def dead_end(self, mask):
+        raise GrammarError("Nothing may follow.")
+
+    monkeypatch.setattr(ScriptMatcher, "fill_mask", dead_end)
+    harness = Harness(grammar=ScriptBackend(), page_size=4)
+    harness.add("before", range(30))
+    harness.run()
+    cached = harness.scheduler.kv.num_cached
+    harness.add("dead end", range(30), grammar=spec("ab ab"))
+    results = harness.run()
+    assert results["dead end"].finish.type == "error"
+    assert results["dead end"].finish.status == 400
+    assert harness.scheduler.kv.num_cached >= cached
 
 
 def test_a_drafter_that_fails_costs_only_its_drafts(monkeypatch):

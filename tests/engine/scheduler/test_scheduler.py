@@ -12,6 +12,7 @@ from engine.messages import (
     SchedulerStats,
     StatsReq,
 )
+from engine.scheduler import admission
 from engine.text.byte_tokenizer import EOS_ID
 from tests.engine.scheduler.harness import Harness, alone, prompts
 
@@ -360,3 +361,13 @@ def test_prompt_logprobs_come_once_and_whole(chunk):
     assert len(result.logprobs) == len(result.token_ids) == 3
     assert result.cached_tokens == 0
     assert max(count for shape in harness.executor.shapes[-6:] for _, _, count in shape) <= 64
+
+
+def test_more_prompt_logprobs_than_a_message_takes_are_refused(monkeypatch):
+    monkeypatch.setattr(admission, "MAX_PROMPT_LOGPROBS", 90)
+    harness = Harness()
+    harness.add("many", range(31), prompt_logprobs=True, logprobs=True, top_logprobs=2)
+    harness.add("few", range(30), prompt_logprobs=True, logprobs=True, top_logprobs=2)
+    results = harness.run()
+    assert (results["many"].finish.type, results["many"].finish.status) == ("error", 400)
+    assert results["few"].finish.type == "length"
