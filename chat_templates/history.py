@@ -25,8 +25,8 @@ ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-_TEXT_PARTS = ("text", "input_text", "output_text")
-_REASONING_PARTS = ("thinking", "reasoning", "reasoning_text")
+TEXT_PARTS = ("text", "input_text", "output_text")
+REASONING_PARTS = ("thinking", "reasoning", "reasoning_text")
 MEDIA_PARTS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("image", "image_url", "input_image"), "image"),
@@ -161,11 +161,11 @@ def _part(part: Any, role: str, where: str) -> tuple[str, str]:
     if not isinstance(part, Mapping):
         raise HistoryError("a content part must be an object", param=where)
     kind = part.get("type", "text")
-    if kind in _TEXT_PARTS and isinstance(part.get("text"), str):
+    if kind in TEXT_PARTS and isinstance(part.get("text"), str):
         return part["text"], ""
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return part["refusal"], ""
-    if kind in _REASONING_PARTS:
+    if kind in REASONING_PARTS:
         text = part.get("thinking", part.get("text", ""))
         return "", text if isinstance(text, str) else ""
     if isinstance(kind, str) and kind in MEDIA_PARTS:

@@ -333,7 +333,7 @@ class CompiledTemplate:
             check_deadline()
             length += len(piece)
             if length > MAX_OUTPUT_CHARS:
-                raise LimitError(f"the template made more than {MAX_OUTPUT_CHARS} characters")
+                _too_long()
             pieces.append(piece)
         return "".join(pieces)
 

@@ -26,7 +26,7 @@ class Echo:
 
 @dataclass(frozen=True, slots=True)
 class CompletionStyle:
-    """What this request's answers look like. echoes: one per prompt, empty without ``echo``. pick: of
+    """What this request's answers look like. echoes: one per prompt, empty without ``echo``. n: of
     ``best_of`` candidates so many are answered. drop_text: only the echo was asked for (max_tokens 0)."""
 
     id: str

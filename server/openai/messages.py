@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chat_templates.history import MEDIA_PARTS
+from chat_templates.history import MEDIA_PARTS, REASONING_PARTS, TEXT_PARTS
 from server import limits
 from server.errors import BadRequest, invalid, quote
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
-_REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "refusal"})
 
 
 def check_messages(messages: list[Any]) -> None:
@@ -68,10 +66,10 @@ def _check_part(part: Any, role: str, where: str) -> None:
     kind = part.get("type")
     if not isinstance(kind, str):
         raise invalid(f"{where}.type", "a string is expected")
-    if kind in _TEXT_PARTS:
+    if kind in TEXT_PARTS:
         if not isinstance(part.get("text"), str):
             raise invalid(f"{where}.text", "a string is expected")
-    elif kind not in _REASONING_PARTS and not (role in ("tool", "function") and kind in MEDIA_PARTS):
+    elif kind not in (*REASONING_PARTS, "refusal") and not (role in ("tool", "function") and kind in MEDIA_PARTS):
         raise invalid(f"{where}.type", f"{quote(kind)} is not supported, this model takes text parts only")
 
 

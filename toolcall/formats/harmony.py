@@ -1,4 +1,4 @@
-"""Messages with headers: gpt-oss harmony, muse_glimmer (F18, F29)."""
+"""Messages with headers: gpt-oss harmony, muse_glimmer."""
 
 from __future__ import annotations
 

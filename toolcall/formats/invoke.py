@@ -1,4 +1,4 @@
-"""``<invoke name="f"><parameter name="k">`` and relatives: MiniMax, dots, Step3, MiniCPM5 (F16, F17, F19, F26, F27)."""
+"""``<invoke name="f"><parameter name="k">`` and relatives: MiniMax, dots, Step3, MiniCPM5."""
 
 from __future__ import annotations
 

@@ -12,21 +12,31 @@ from functools import cached_property
 
 from toolcall.json_stream import MAX_WORD
 from toolcall.json_strings import checked, read_string, read_text
-from toolcall.json_text import escape, is_object, number, quote
-from toolcall.lexer import Lexer, Markers, NoCall, Put, Read, at_marker, at_words, peek, skip_space, until
+from toolcall.json_text import ESCAPED, WORDS, escape, is_object, number, quote
+from toolcall.lexer import (
+    MAX_HEADER,
+    Lexer,
+    Markers,
+    NoCall,
+    Put,
+    Read,
+    at_marker,
+    at_words,
+    begins_name,
+    peek,
+    skip_space,
+    until,
+)
 from toolcall.output import CallWriter, Output
 from toolcall.schema import ParamType, SchemaNode, Tool, to_json
 from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import ARGUMENT_KEYS
 
-MAX_HEADER = 512
 MAX_DEPTH = 64
 LOOK_AHEAD = 128
-_WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _NULLS = ("null", "None")
 _COLON = Markers((":", "="))
-_PLAIN_EXCEPT = '"\\' + "".join(map(chr, range(0x20)))
-_BACKTICK = Markers(("`",), _PLAIN_EXCEPT)
+_BACKTICK = Markers(("`",), ESCAPED)
 _BARE_END = {False: re.compile(r"[,}\]]"), True: re.compile(r"[,}\])]")}
 """By whether the value stands in parentheses."""
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
@@ -66,7 +76,7 @@ class LooseCalls:
 
     @cached_property
     def _quotes(self) -> Markers:
-        return Markers((self.quote_mark,), _PLAIN_EXCEPT)
+        return Markers((self.quote_mark,), ESCAPED)
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -79,8 +89,7 @@ class LooseCalls:
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
         if (yield from at_marker(lx, self._leading)) is not None:
             return True
-        char = yield from peek(lx)
-        return char.isalnum() or char == "_"
+        return begins_name((yield from peek(lx)))
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=options.undeclared)
@@ -136,7 +145,7 @@ class LooseCalls:
         if char == "," and seen:
             lx.pos += 1
             char = yield from skip_space(lx)
-        elif seen and char != close and not (char.isalnum() or char in ("_", "$", '"', "'")):
+        elif seen and char != close and not (begins_name(char) or char in ("$", '"', "'")):
             raise NoCall
         if char == close:
             lx.pos += 1
@@ -270,4 +279,4 @@ class LooseCalls:
             return value
         if "string" in kind.kinds:
             return quote(word)
-        return _WORDS.get(word) or number(word) or quote(word)
+        return WORDS.get(word) or number(word) or quote(word)

@@ -121,14 +121,12 @@ class MessageProtocol:
             lx.unmark()
             return
         lx.rewind()
-        while True:
-            word = yield from until(lx, self._end, out.content.put)
-            if word is None:
-                return
-            if opened or _RECIPIENT.search(header):
-                out.content.put(word)
-            lx.pos += len(word)
+        word = yield from until(lx, self._end, out.content.put)
+        if word is None:
             return
+        if opened or _RECIPIENT.search(header):
+            out.content.put(word)
+        lx.pos += len(word)
 
     def _read_body(self, lx: Lexer, out: Output, options: Options, header: Header) -> Read[None]:
         recipient = header.recipient
@@ -159,11 +157,12 @@ class MessageProtocol:
     def _read_call(self, lx: Lexer, out: Output, options: Options, recipient: str) -> Read[None]:
         undeclared = options.undeclared and recipient.startswith(_FUNCTIONS)
         call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=undeclared)
+        lx.ends = self._body_end
         yield from skip_space(lx)
         if self.body is None or not (yield from at_words(lx, (*self.body_wrapper[:1], *self.body.marks[:1]))):
             call.named(next(filter(call.declares, _spellings(recipient)), recipient))
             char = yield from self._skip_fence(lx)
-            if char in ("{", '"', "'", "n"):
+            if char in ("{", '"', "'", "n", "["):
                 yield from read_arguments(lx, call)
             elif char:
                 yield from self._no_arguments(lx)

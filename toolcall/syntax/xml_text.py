@@ -70,7 +70,7 @@ def read_entity(lx: Lexer, put: Put) -> Read[None]:
 
 
 def _meaning(found: re.Match[str]) -> str:
-    """ "" where XML has no such character."""
+    """The character that an entity or a reference means; empty where XML has no such character."""
     name, decimal, hexadecimal = found.groups()
     if name is not None:
         return _NAMED[name]
