@@ -157,12 +157,11 @@ class MessageProtocol:
     def _read_call(self, lx: Lexer, out: Output, options: Options, recipient: str) -> Read[None]:
         undeclared = options.undeclared and recipient.startswith(_FUNCTIONS)
         call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=undeclared)
-        lx.ends = self._body_end
         yield from skip_space(lx)
         if self.body is None or not (yield from at_words(lx, (*self.body_wrapper[:1], *self.body.marks[:1]))):
             call.named(next(filter(call.declares, _spellings(recipient)), recipient))
             char = yield from self._skip_fence(lx)
-            if char in ("{", '"', "'", "n", "["):
+            if char in ("{", '"', "'", "n"):
                 yield from read_arguments(lx, call)
             elif char:
                 yield from self._no_arguments(lx)
