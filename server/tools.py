@@ -43,7 +43,6 @@ class Tools:
     names: Sequence[str] = ()
     parallel: bool = True
     legacy: bool = False
-    forced: str | None = field(default=None)
     custom: frozenset[str] = frozenset()
     patterns: Mapping[str, str] = field(default_factory=dict)
     relaxations: Sequence[str] = ()
@@ -58,7 +57,7 @@ def parse_tools(tools: list[Any] | None, choice: Any, parallel: bool | None, *, 
     """The chat form (``tools``, ``tool_choice``). A named choice means one call, whatever ``parallel`` says. Raises
     BadRequest naming the field."""
     declared = _declared(tools or [], "tools")
-    mode, names, forced = _choice(choice, [tool["function"]["name"] for tool in declared], "tool_choice")
+    mode, names, single = _choice(choice, [tool["function"]["name"] for tool in declared], "tool_choice")
     _check_schemas(declared, mode, names, "tools", strict_enforced)
     if mode == "none":
         return Tools()
@@ -68,8 +67,7 @@ def parse_tools(tools: list[Any] | None, choice: Any, parallel: bool | None, *, 
         declared,
         mode,
         names,
-        parallel is not False and forced is None,
-        forced=forced,
+        parallel is not False and not single,
         custom=frozenset(tool["name"] for tool in customs.values()),
         patterns=patterns,
         relaxations=relaxations,
@@ -98,11 +96,11 @@ def parse_functions(functions: list[Any] | None, choice: Any) -> Tools:
     declared = _declared(wrapped, "functions")
     if isinstance(choice, dict) and "type" not in choice:
         choice = {"type": "function", **choice}
-    mode, names, forced = _choice(choice, [tool["function"]["name"] for tool in declared], "function_call")
+    mode, names, _ = _choice(choice, [tool["function"]["name"] for tool in declared], "function_call")
     _check_schemas(declared, mode, names, "functions", True)
     if mode == "none":
         return Tools(legacy=True)
-    return Tools(declared, mode, names, parallel=False, legacy=True, forced=forced)
+    return Tools(declared, mode, names, parallel=False, legacy=True)
 
 
 def _declared(tools: list[Any], param: str) -> list[dict[str, Any]]:
@@ -189,8 +187,8 @@ def _check_schemas(
             check_strict(function["parameters"], place)
 
 
-def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Sequence[str], str | None]:
-    """(mode, names that may be called, the one forced name)."""
+def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Sequence[str], bool]:
+    """(mode, names that may be called, whether one of them is named: then one call is wanted)."""
     choice = _in_chat_words(choice)
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
@@ -198,14 +196,14 @@ def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Seque
         mode: Choice = "required" if choice == "required" else "auto"
         if not declared and mode == "required":
             raise BadRequest(f"'{param}' is 'required' but no tools are declared.", param=param)
-        return ("none" if choice == "none" or not declared else mode), declared, None
+        return ("none" if choice == "none" or not declared else mode), declared, False
     if not isinstance(choice, dict):
         raise BadRequest(f"Invalid value for '{param}'. Allowed are {_CHOICES}.", param=param)
     if choice.get("type") == "allowed_tools":
         return _allowed_tools(choice, declared, param)
     name = _named(choice, param)
     _require_declared([name], declared, param)
-    return "required", [name], name
+    return "required", [name], True
 
 
 def _in_chat_words(choice: Any) -> Any:
@@ -228,7 +226,7 @@ def _named(choice: dict[str, Any], param: str) -> str:
     return name
 
 
-def _allowed_tools(choice: dict[str, Any], declared: list[str], param: str) -> tuple[Choice, Sequence[str], None]:
+def _allowed_tools(choice: dict[str, Any], declared: list[str], param: str) -> tuple[Choice, Sequence[str], bool]:
     inner = choice.get("allowed_tools", choice)
     mode = inner.get("mode", "auto") if isinstance(inner, dict) else None
     listed = inner.get("tools") if isinstance(inner, dict) else None
@@ -238,7 +236,7 @@ def _allowed_tools(choice: dict[str, Any], declared: list[str], param: str) -> t
         raise invalid(param, "every allowed tool must be an object")
     names = [_named(item, param) for item in listed]
     _require_declared(names, declared, param)
-    return ("required" if mode == "required" else "auto"), names, None
+    return ("required" if mode == "required" else "auto"), names, False
 
 
 def _require_declared(names: list[str], declared: list[str], param: str) -> None:

@@ -55,7 +55,7 @@ def test_unknown_names_are_refused() -> None:
 def test_a_named_choice_declares_all_and_allows_one_call_of_one(choice: Any, parallel: bool | None) -> None:
     tools = parse_tools([tool("f"), tool("g")], choice, parallel)
     assert not tools.parallel
-    assert (tools.choice, tools.forced) == ("required", "g")
+    assert (tools.choice, tools.names) == ("required", ["g"])
     assert [item["function"]["name"] for item in tools.declared] == ["f", "g"]
     assert [item["function"]["name"] for item in tools.callable] == ["g"]
 
@@ -199,7 +199,7 @@ def test_functions() -> None:
     tools = parse_functions([{"name": "f"}, {"name": "g"}], {"name": "g"})
     assert tools.legacy
     assert not tools.parallel
-    assert tools.forced == "g"
+    assert tools.names == ["g"]
     assert parse_functions([{"name": "f"}], "none").declared == ()
     for functions, choice, param in (
         ([], None, "functions"),
