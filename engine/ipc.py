@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 64 << 20
+RECEIVE_BYTES = 256 << 10
+"""Read at a time, beyond the first frame: what 128 choices of a long prompt bring takes seconds to read and to admit,
+and whoever reads has others to serve meanwhile."""
 HIGH_WATER_MARK = 100_000
 MAX_SOCKET_PATH = 107
 """sockaddr_un holds 108 bytes, the last of them 0."""
@@ -104,9 +107,11 @@ class Inbox(Generic[T]):
         return int(self._socket.getsockopt(zmq.FD))
 
     def receive(self, timeout: float = 0.0, limit: int = 1024) -> list[T]:
-        """The messages among the next ``limit`` frames; waits at most ``timeout`` seconds for the first one."""
+        """The messages among the next ``limit`` frames, RECEIVE_BYTES in all; waits at most ``timeout`` seconds for the
+        first one."""
         messages: list[T] = []
         self.drained = False
+        room = RECEIVE_BYTES
         if timeout > 0 and not self._poller.poll(int(timeout * 1000)):
             return messages
         for _ in range(limit):
@@ -116,6 +121,9 @@ class Inbox(Generic[T]):
                 self.drained = True
                 break
             self._append(messages, frames)
+            room -= sum(map(len, frames))
+            if room <= 0:
+                break
         return messages
 
     def _append(self, messages: list[T], frames: list[bytes]) -> None:

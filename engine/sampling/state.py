@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +17,21 @@ class PenaltyTable:
     """Counts of the tokens that penalties look at, as growing arrays: O(1) per token, O(distinct tokens) to apply.
 
     Presence and frequency penalties count output tokens, as OpenAI defines them; the repetition penalty
-    (Keskar et al., 2019, CTRL) looks at prompt and output.
+    (Keskar et al., 2019, CTRL) looks at prompt and output: the table begins with the prompt's tokens in order.
     """
 
-    __slots__ = ("_counts", "_ids", "_slots", "frequency", "presence", "repetition")
+    __slots__ = ("_counts", "_ids", "_prompt", "_size", "_slots", "frequency", "presence", "repetition")
 
-    def __init__(self, params: SamplingParams, prompt: Iterable[int]) -> None:
+    def __init__(self, params: SamplingParams, prompt: Sequence[int]) -> None:
         self.presence = params.presence_penalty
         self.frequency = params.frequency_penalty
         self.repetition = params.repetition_penalty
+        counted = prompt if self.repetition != 1.0 else ()
+        self._prompt = np.flatnonzero(np.bincount(np.asarray(counted, np.int64)))
+        self._size = len(self._prompt)
         self._slots: dict[int, int] = {}
-        self._ids = np.empty(64, np.int64)
-        self._counts = np.zeros(64, np.float32)
-        if self.repetition != 1.0:
-            for token in prompt:
-                self._slot(token)
+        self._ids = np.concatenate([self._prompt, np.empty(64, np.int64)])
+        self._counts = np.zeros(len(self._ids), np.float32)
 
     def add(self, token: int) -> None:
         slot = self._slot(token)  # first: it may replace the arrays
@@ -39,7 +39,7 @@ class PenaltyTable:
 
     def apply(self, row: FloatArray) -> None:
         """Change ``row`` [V] in place: repetition first, then frequency and presence."""
-        size = len(self._slots)
+        size = self._size
         if size == 0:
             return
         ids, counts = self._ids[:size], self._counts[:size]
@@ -53,11 +53,18 @@ class PenaltyTable:
     def _slot(self, token: int) -> int:
         slot = self._slots.get(token)
         if slot is None:
-            slot = self._slots[token] = len(self._slots)
-            if slot == len(self._ids):
-                self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
-                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
-            self._ids[slot] = token
+            slot = int(np.searchsorted(self._prompt, token))
+            if slot == len(self._prompt) or self._prompt[slot] != token:
+                slot = self._append(token)
+            self._slots[token] = slot
+        return slot
+
+    def _append(self, token: int) -> int:
+        slot, self._size = self._size, self._size + 1
+        if slot == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._ids[slot] = token
         return slot
 
 

@@ -101,6 +101,25 @@ def test_random_frames_never_raise(context, inbox, tmp_path):
     assert inbox.dropped > 100
 
 
+def test_large_messages_are_read_a_few_at_a_time(context, inbox, tmp_path, monkeypatch):
+    """So that reading what one client sent holds nobody else up for long. What is left is known to be there."""
+    monkeypatch.setattr(ipc, "RECEIVE_BYTES", 1000)
+    sent = [AbortReq(rid=str(index) + "x" * size) for index, size in enumerate([900, 900, 900, 5000, 1, 1])]
+    with Outbox(context, str(tmp_path / "in.sock")) as outbox:
+        for message in sent:
+            outbox.send(message)
+        parts = []
+        while sum(map(len, parts)) < len(sent):
+            part = inbox.receive(timeout=0.05)
+            if part:
+                assert sum(len(message.rid) for message in part[:-1]) < 1000
+                parts.append(part)
+                assert not inbox.drained or part[-1] == sent[-1]
+        assert inbox.receive() == []
+        assert inbox.drained
+    assert [message for part in parts for message in part] == sent
+
+
 def test_a_batch_beyond_the_reader_s_limit_comes_in_parts(context, tmp_path, monkeypatch):
     """The reader drops a larger frame whole, and every request in it would wait for ever."""
     monkeypatch.setattr(ipc, "MAX_MESSAGE_BYTES", 2000)

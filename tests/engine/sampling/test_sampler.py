@@ -108,8 +108,21 @@ def test_input_logits_are_not_changed():
     np.testing.assert_array_equal(logits, before)
 
 
-def test_penalties_against_the_plain_formula():
-    prompt, output = (1, 2, 2, 3), (2, 9, 9, 9)
+def some_tokens(count: int, seed: int) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(seed).integers(0, V, count).tolist())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output"),
+    [
+        ((1, 2, 2, 3), (2, 9, 9, 9)),
+        ((), (0, V - 1, 0)),
+        ((0, V - 1), ()),
+        (some_tokens(500, 1), some_tokens(300, 2)),
+        (some_tokens(10, 3), some_tokens(300, 4)),
+    ],
+)
+def test_penalties_against_the_plain_formula(prompt, output):
     params = SamplingParams(presence_penalty=0.5, frequency_penalty=0.25, repetition_penalty=1.3)
     state = SamplingState(params, seed=0, prompt=prompt)
     for token in output:
