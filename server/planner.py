@@ -26,6 +26,7 @@ from toolcall import OutputParser
 from toolcall.constraints import Reasoning
 from toolcall.format import ReasoningFormat
 from toolcall.ids import make_id_factory
+from toolcall.reasoning import is_open
 from toolcall.schema import ToolSet
 
 _SUFFIX_CHARS = 512
@@ -239,13 +240,12 @@ def reasoning_state(reasoning: ReasoningFormat | None, suffix: str) -> Reasoning
     """Where the prompt leaves the model: inside its reasoning, past it, or free to begin it."""
     if reasoning is None:
         return "none"
-    opened = max((suffix.rfind(opener) for opener in reasoning.openers), default=-1)
-    closed = max((suffix.rfind(closer) for closer in reasoning.closers), default=-1)
-    if opened > closed:
+    if is_open(reasoning, suffix):
         return "open"
+    closed = max((suffix.rfind(closer) for closer in reasoning.closers), default=-1)
     if closed >= 0 and not suffix[closed:].strip().partition("\n")[2].strip():
         return "none"
-    return "open" if reasoning.starts_open else "optional"
+    return "none" if reasoning.starts_open else "optional"
 
 
 def template_kwargs(

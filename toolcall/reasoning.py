@@ -113,9 +113,8 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
 def is_open(fmt: ReasoningFormat, prompt_suffix: str) -> bool:
     """Whether the prompt ends inside the reasoning: behind an opener, with neither closer nor another turn after."""
     opened, opener = max(((prompt_suffix.rfind(o), o) for o in fmt.openers), default=(-1, ""))
-    closed = max((prompt_suffix.rfind(c) for c in fmt.closers), default=-1)
-    if opened < 0 and closed < 0:
+    closed, closer = max(((prompt_suffix.rfind(c), c) for c in fmt.closers), default=(-1, ""))
+    last, mark = max((opened, opener), (closed, closer))
+    if last < 0 or _NEW_TURN.search(prompt_suffix, last + len(mark)):
         return fmt.starts_open
-    if opened > closed:
-        return _NEW_TURN.search(prompt_suffix, opened + len(opener)) is None
-    return fmt.starts_open and _NEW_TURN.search(prompt_suffix, closed) is not None
+    return opened > closed

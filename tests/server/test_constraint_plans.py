@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 from engine.messages import GrammarSpec
 from server.app import build_app
 from server.args import ServerArgs
+from server.planner import reasoning_state
 from tests.cases.grammars import follows, write_calls
 from tests.fakes import ScriptedEngine
+from toolcall.format import ReasoningFormat
+from toolcall.reasoning import REASONING_FORMATS, is_open
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("f", "g")]
@@ -24,6 +28,15 @@ THOUGHT = "Hm, {maybe} no."
 OPEN = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}<|im_start|>assistant\n<think>\n{# </think> #}"
 MODES = ("optional", "open", "closed")
 Plan = Callable[..., Awaitable[GrammarSpec | None]]
+
+
+@pytest.mark.parametrize("fmt", [fmt for fmt in REASONING_FORMATS if fmt.openers], ids=lambda fmt: fmt.name)
+def test_grammar_and_parser_agree_on_whether_the_prompt_ends_inside_reasoning(fmt: ReasoningFormat) -> None:
+    for opener, closer in zip(fmt.openers, fmt.closers, strict=True):
+        for count in range(5):
+            for pieces in itertools.product((opener, closer, "\nso\n", "<|im_start|>assistant\n"), repeat=count):
+                suffix = "".join(pieces)
+                assert (reasoning_state(fmt, suffix) == "open") is is_open(fmt, suffix), suffix
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ def test_every_pair_of_markers_splits(fmt: toolcall.ReasoningFormat) -> None:
         ("deepseek_r1", "<｜Assistant｜>", True),
         ("deepseek_r1", "<｜Assistant｜></think>", False),
         ("deepseek_r1", "old</think>answer<｜end▁of▁sentence｜><｜User｜>q<｜Assistant｜>", True),
+        ("deepseek_r1", "Think in <think>.<｜User｜>q<｜Assistant｜>", True),
         ("mistral", "[THINK]what?[/INST]", False),
         ("seed_oss", "<seed:think>", True),
     ],
