@@ -42,8 +42,9 @@ class UnusableSchema(GrammarError):
     """``param`` is the request field at fault; ``pointer`` leads into its schema."""
 
     def __init__(self, param: str, pointer: str, message: str) -> None:
-        super().__init__(f"{param}{pointer}: {message}" if param else message, pointer)
+        super().__init__(f"{param}{pointer}: {message}" if param else message)
         self.param = param
+        self.pointer = pointer
 
 
 class Constrainer:
@@ -86,9 +87,9 @@ class Constrainer:
             kinds = kinds_of(tool.parameters, tool.parameters)
             if kinds and "object" not in kinds and (tool.strict or request.choice == "required"):
                 raise UnusableSchema(param, "", "Arguments are an object, which this schema does not allow.")
-            schema, lax, free, note = await self._judge(tool.schema(), param, strict=tool.strict)
+            schema, lax, free, note = await self._judge(tool.schema, param, strict=tool.strict)
             tool = dataclasses.replace(tool, parameters=schema if note else tool.parameters)
-            for gap in () if free else call_gaps(request.format, tool.schema()):
+            for gap in () if free else call_gaps(request.format, tool.schema):
                 message = "This model's format of calls cannot be held to it."
                 if tool.strict:
                     raise UnusableSchema(param, gap, message)

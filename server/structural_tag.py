@@ -19,7 +19,7 @@ from server.constraints import OutputShape
 from server.errors import BadRequest, invalid
 from server.schema_check import check_schema
 from server.schema_tidying import tidied
-from toolcall.constraint_arguments import Rules, json_rule, lark_text
+from toolcall.lark import Rules, json_rule, lark_text
 from toolcall.schema_narrowing import narrowed
 
 

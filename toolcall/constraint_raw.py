@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolcall.constraint_arguments import Rules, Schema, lark_literal, lark_regex
 from toolcall.constraint_formats import RAW_FORMATS
 from toolcall.constraint_styles import TaggedArguments
+from toolcall.lark import Rules, Schema, lark_literal, lark_regex
 from toolcall.regex_dialect import written
 from toolcall.schema_values import literals
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from toolcall.constraint_arguments import Rules, Schema, json_rule, lark_literal
 from toolcall.constraint_raw import inner_anchor, raw_value, writable
 from toolcall.constraint_styles import TaggedArguments
+from toolcall.lark import Rules, Schema, json_rule, lark_literal
 from toolcall.schema_merging import combined
 from toolcall.schema_references import escaped, follow
 from toolcall.schema_values import literals
@@ -229,7 +229,7 @@ def _rebased(node: Any) -> Any:
 
 def _resolve(schema: Schema) -> Schema:
     """Follow a local $ref once or more; what stands beside it stays. Cycles end the walk."""
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    definitions = _definitions(schema)
     for _ in range(16):
         reference = schema.get("$ref")
         target = follow(reference, schema) if isinstance(reference, str) else None

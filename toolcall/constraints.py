@@ -15,15 +15,15 @@ from functools import cached_property
 from typing import Any, Literal
 
 from engine.messages import GrammarSpec
-from toolcall.constraint_arguments import (
+from toolcall.constraint_styles import FALLBACK, STRAY, STYLES, CallStyle
+from toolcall.constraint_tagged import tagged_gaps, tagged_rule
+from toolcall.lark import (
     Rules,
     json_rule,
     lark_json,
     lark_regex,
     lark_text,
 )
-from toolcall.constraint_styles import FALLBACK, STRAY, STYLES, CallStyle
-from toolcall.constraint_tagged import tagged_gaps, tagged_rule
 from toolcall.schema_narrowing import narrowed
 
 Schema = Mapping[str, Any]
@@ -47,12 +47,9 @@ class ConstrainedTool:
     relaxed: bool = False
     free: bool = False
 
+    @cached_property
     def schema(self) -> Schema:
         """The schema that the grammar enforces; a subset of what the client's allows."""
-        return self._schema
-
-    @cached_property
-    def _schema(self) -> Schema:
         if self.free:
             return {"type": "object"}
         return {**narrowed(self.parameters), "type": "object"} if self.parameters else NO_PARAMETERS
@@ -106,8 +103,8 @@ def after_reasoning(grammar: str, reasoning: Reasoning, markers: tuple[str, str]
     builder = _Builder(FALLBACK, flexible=False)
     body = builder.rules.add("client", f"%lark {{\n{grammar}\n}}")
     if reasoning == "open":
-        return GrammarSpec(kind="lark", source=builder.source(f"LAYOUT? {body}"), start_after=markers[1])
-    return GrammarSpec(kind="lark", source=builder.source(f"({builder.thought(*markers)} LAYOUT?)? {body}"))
+        return GrammarSpec(kind="lark", source=builder.rules.text(f"LAYOUT? {body}"), start_after=markers[1])
+    return GrammarSpec(kind="lark", source=builder.rules.text(f"({builder.thought(*markers)} LAYOUT?)? {body}"))
 
 
 def enforces(request: ConstraintRequest, tool: ConstrainedTool) -> bool:
@@ -118,11 +115,10 @@ def enforces(request: ConstraintRequest, tool: ConstrainedTool) -> bool:
 def _constrained(request: ConstraintRequest) -> Sequence[ConstrainedTool]:
     if not any(enforces(request, tool) for tool in request.tools):
         return ()
-    return [tool if enforces(request, tool) else _freed(tool) for tool in request.tools]
-
-
-def _freed(tool: ConstrainedTool) -> ConstrainedTool:
-    return ConstrainedTool(tool.name, tool.parameters, free=True)
+    return [
+        tool if enforces(request, tool) else ConstrainedTool(tool.name, tool.parameters, free=True)
+        for tool in request.tools
+    ]
 
 
 def _forced(request: ConstraintRequest, style: CallStyle, tools: Sequence[ConstrainedTool]) -> GrammarSpec:
@@ -134,7 +130,7 @@ def _forced(request: ConstraintRequest, style: CallStyle, tools: Sequence[Constr
         if style.strays and request.rescue and len(tools) <= MAX_BARE_TOOLS:
             bodies.append(builder.strays(tools, many=many))
     if request.document is not None:
-        bodies.append(builder.document(request.document, request.document_relaxed))
+        bodies.append(json_rule(builder.rules, request.document, flexible=False, lenient=request.document_relaxed))
     start = "(" + " | ".join(bodies) + ")"
     if style.thought is not None:
         start = f"{builder.thought(*style.thought)}? {start}"
@@ -143,7 +139,7 @@ def _forced(request: ConstraintRequest, style: CallStyle, tools: Sequence[Constr
     elif request.reasoning == "open":
         start = f"LAYOUT? {start}"
     open_end = request.reasoning_markers[1] if request.reasoning == "open" and style.thought is None else ""
-    return GrammarSpec(kind="lark", source=builder.source(start), start_after=open_end)
+    return GrammarSpec(kind="lark", source=builder.rules.text(start), start_after=open_end)
 
 
 def _triggered(request: ConstraintRequest, style: CallStyle, tools: Sequence[ConstrainedTool]) -> GrammarSpec:
@@ -161,7 +157,7 @@ def _triggered(request: ConstraintRequest, style: CallStyle, tools: Sequence[Con
     end = request.reasoning_markers[1] if style.thought is None else ""
     return GrammarSpec(
         kind="lark",
-        source=builder.source(" | ".join(bodies)),
+        source=builder.rules.text(" | ".join(bodies)),
         triggers=_squeezed(triggers),
         triggers_at_start=_squeezed(bare),
         start_after=end if request.reasoning == "open" else "",
@@ -185,9 +181,6 @@ class _Builder:
     flexible: bool
     rules: Rules = field(default_factory=Rules)
 
-    def source(self, start: str) -> str:
-        return self.rules.text(start)
-
     def literal(self, text: str) -> str:
         return lark_text(text, flexible=self.flexible, is_json='"name"' in self.style.call)
 
@@ -202,7 +195,7 @@ class _Builder:
         """A call as a bare JSON object, the way models write it that forget their format."""
         names = []
         for tool in tools:
-            arguments = json_rule(self.rules, tool.schema(), flexible=True, lenient=tool.relaxed)
+            arguments = json_rule(self.rules, tool.schema, flexible=True, lenient=tool.relaxed)
             names.append(f'{json.dumps(json.dumps(tool.name))} WS? "," WS? KEY WS? ":" WS? {arguments}')
         body = self.rules.add("named", " | ".join(names))
         self.rules.terminal("KEY", '"\\"arguments\\"" | "\\"parameters\\""')
@@ -214,14 +207,11 @@ class _Builder:
         bodies = []
         for tool in tools:
             head, tail = STRAY.replace("{name}", tool.name).split("{args}")
-            arguments = json_rule(self.rules, tool.schema(), flexible=False, lenient=tool.relaxed)
+            arguments = json_rule(self.rules, tool.schema, flexible=False, lenient=tool.relaxed)
             bodies.append(f"{lark_json(head)} {arguments} {lark_json(tail)}")
         call = self.rules.add("stray", " | ".join(bodies))
         calls = f'{call} ("\\n" {call})*' if many else call
         return self.rules.add("strays", f'"```json\\n" {calls} "\\n```" | {calls}')
-
-    def document(self, schema: Schema, relaxed: bool) -> str:
-        return json_rule(self.rules, schema, flexible=self.flexible, lenient=relaxed)
 
     def thought(self, start: str, end: str) -> str:
         """Reasoning from its start to its end; the marker that begins the end cannot stand inside."""
@@ -240,5 +230,5 @@ class _Builder:
 
     def _arguments(self, style: CallStyle, tool: ConstrainedTool) -> str:
         if (arguments := style.tagged) is None:
-            return json_rule(self.rules, tool.schema(), flexible=self.flexible, lenient=tool.relaxed)
-        return tagged_rule(self.rules, arguments, tool.schema(), lenient=tool.relaxed)
+            return json_rule(self.rules, tool.schema, flexible=self.flexible, lenient=tool.relaxed)
+        return tagged_rule(self.rules, arguments, tool.schema, lenient=tool.relaxed)

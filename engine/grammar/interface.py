@@ -1,4 +1,4 @@
-"""Constrained decoding behind one interface; backends are llguidance first, xgrammar if it earns it.
+"""Constrained decoding behind one interface, so that a backend is one file.
 
 A compiled grammar is immutable and shared; a matcher is one request's walk through it.
 """
@@ -19,14 +19,7 @@ TokenBitmask: TypeAlias = "npt.NDArray[np.int32]"
 
 class GrammarError(ValueError):
     """The grammar cannot be compiled, or not be followed any further: it is the fault of the request that brought it.
-
-    ``pointer`` is the JSON pointer into the client's schema where known. Every method of a matcher may raise it;
-    the matcher is of no use afterwards.
-    """
-
-    def __init__(self, message: str, pointer: str = "") -> None:
-        super().__init__(message)
-        self.pointer = pointer
+    Every method of a matcher may raise it; the matcher is of no use afterwards."""
 
 
 class GrammarMatcher(Protocol):

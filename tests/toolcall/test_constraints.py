@@ -267,7 +267,7 @@ HARD = {
 def test_a_schema_is_enforced_or_its_gap_is_known(engine, name, case):
     schema, gaps = HARD[case]
     tool = ConstrainedTool("f", schema)
-    assert bool(call_gaps(name, tool.schema())) == (name in gaps)
+    assert bool(call_gaps(name, tool.schema)) == (name in gaps)
     if name in gaps:
         return
     spec = build_constraint(ConstraintRequest(format=name, tools=[tool], choice="required", parallel=False))
@@ -309,7 +309,7 @@ def test_references_and_unions_without_end_stay_small(schema):
 
 @pytest.mark.parametrize("odd", [{"properties": None, "required": ["a"]}, {"properties": {"a": {}}, "required": [{}]}])
 def test_an_odd_schema_is_left_to_the_compiler(odd):
-    assert ConstrainedTool("f", odd).schema()["type"] == "object"
+    assert ConstrainedTool("f", odd).schema["type"] == "object"
 
 
 def test_eighty_tools_compile(engine):

@@ -141,7 +141,7 @@ def finite(number: str) -> float:
 def walks(engine: LLGuidanceBackend, name: str, tool: ConstrainedTool, count: int) -> int:
     """How many texts came to their end; none where the format cannot be held to the schema, and says so."""
     style = STYLES.get(name, FALLBACK)
-    if call_gaps(name, tool.schema()):
+    if call_gaps(name, tool.schema):
         return 0
     end = style.arguments.parameter.split("{value}")[1] if style.arguments else ""
     end = style.arguments.quote + end if style.arguments else (style.thought or ("", ""))[1]

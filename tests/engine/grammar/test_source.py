@@ -12,7 +12,7 @@ from engine.grammar.source import lark_regex, lark_string
 from engine.messages import GrammarSpec
 from tests.engine.grammar.test_matchers import matcher_for
 from tests.engine.grammar.vocabulary import encode
-from toolcall import constraint_arguments
+from toolcall import lark
 
 ODD = ["é", "日本", "😀", 'a"b', "a\\b", "a/b", "a\nb", "\x7f", "\u2028", "x" * 300]
 
@@ -45,5 +45,5 @@ def test_a_regex_means_what_it_meant(pattern: str, text: str) -> None:
 @given(st.text(alphabet='a/\\\n"[é'))
 def test_toolcall_spells_them_alike(text: str) -> None:
     """toolcall stands alone and may not import the engine's grammar, so both have these two functions."""
-    assert constraint_arguments.lark_regex(text) == lark_regex(text)
-    assert constraint_arguments.lark_literal(text) == lark_string(text)
+    assert lark.lark_regex(text) == lark_regex(text)
+    assert lark.lark_literal(text) == lark_string(text)

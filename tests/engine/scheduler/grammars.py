@@ -59,7 +59,7 @@ class ScriptBackend:
 
     def compile(self, spec: GrammarSpec) -> object:
         if spec.source == "bad":
-            raise GrammarError("The pattern cannot be compiled.", "/pattern")
+            raise GrammarError("The pattern cannot be compiled.")
         if spec.source == "crash":
             raise RuntimeError("compiler crashed at 0xdeadbeef")
         return spec.source.split(" ")
