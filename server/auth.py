@@ -72,13 +72,6 @@ def level_of(path: str) -> Level:
     return "admin" if path in ADMIN_PATHS else "user"
 
 
-def declared_level(template: str) -> Level | None:
-    """The level of a route template, None where nobody declared one."""
-    if template in PUBLIC_PATHS or template in ADMIN_PATHS:
-        return level_of(template)
-    return "user" if template in USER_ROUTES else None
-
-
 def meant_route(path: str) -> str:
     """The route that a client with a wrong base URL means (``/chat/completions``, ``/v1/v1/models``, a slash at the
     end), "" where none comes near."""
