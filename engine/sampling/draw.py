@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from engine.sampling.topk import BLOCK, top_indices
+from engine.sampling.topk import BLOCK, least_of_top
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -22,9 +22,9 @@ def draw(
 
     ``row`` is overwritten: half a megabyte of fresh memory per token would cost more than the arithmetic."""
     if 0 < top_k < len(row):
-        best = top_indices(row, top_k)
-        indices = np.flatnonzero(row >= row[best[-1]])
-        weights = _weights(row[indices], row[best[0]], temperature, min_p)
+        indices = np.flatnonzero(row >= least_of_top(row, top_k))
+        kept = row[indices]
+        weights = _weights(kept, kept.max(), temperature, min_p)
         if top_p >= 1.0:
             return int(indices[_invert(np.cumsum(weights, dtype=np.float64), u)])
         return int(indices[_pick_top_p(weights, u, top_p)])

@@ -21,24 +21,32 @@ def block_max(row: FloatArray) -> FloatArray:
 
 
 def top_indices(row: FloatArray, count: int) -> IndexArray:
-    """Indices of the ``count`` largest entries, best first, equal ones by index.
-
-    The k largest entries lie in the k blocks with the largest maxima, so only those are partitioned.
-    """
+    """Indices of the ``count`` largest entries, best first, equal ones by index."""
     count = min(count, len(row))
-    blocks = -(-len(row) // BLOCK)
-    if count * 4 >= blocks:
-        candidates = None
-        values = row
-    else:
-        chosen = np.sort(np.argpartition(block_max(row), blocks - count)[blocks - count :])
-        candidates = (chosen[:, None] * BLOCK + np.arange(BLOCK)).ravel()
-        if candidates[-1] >= len(row):
-            candidates = candidates[candidates < len(row)]
-        values = row[candidates]
+    candidates = _candidates(row, count)
+    values = row if candidates is None else row[candidates]
     if count < len(values):
         picked = np.argpartition(values, len(values) - count)[len(values) - count :]
     else:
         picked = np.arange(len(values))
     indices = picked if candidates is None else candidates[picked]
     return indices[np.lexsort((indices, -row[indices]))]
+
+
+def least_of_top(row: FloatArray, count: int) -> np.float32:
+    """The least of the ``count`` largest entries, 0 < count <= len(row); nothing is sorted."""
+    candidates = _candidates(row, count)
+    values = row if candidates is None else row[candidates]
+    least: np.float32 = np.partition(values, len(values) - count)[len(values) - count]
+    return least
+
+
+def _candidates(row: FloatArray, count: int) -> IndexArray | None:
+    """Indices among which the ``count`` largest entries are, None for all: the k largest lie in the k blocks with the
+    largest maxima."""
+    blocks = -(-len(row) // BLOCK)
+    if count * 4 >= blocks:
+        return None
+    chosen = np.sort(np.argpartition(block_max(row), blocks - count)[blocks - count :])
+    candidates: IndexArray = (chosen[:, None] * BLOCK + np.arange(BLOCK)).ravel()
+    return candidates[candidates < len(row)] if candidates[-1] >= len(row) else candidates

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.sampling.draw import draw
 from engine.sampling.rng import uniform
-from engine.sampling.topk import top_indices
+from engine.sampling.topk import least_of_top, top_indices
 
 
 @settings(max_examples=60, deadline=None)
@@ -19,6 +19,7 @@ def test_top_indices_equals_a_full_sort(size, count, seed, ties):
     row = (rng.integers(0, 5, size) if ties else rng.standard_normal(size)).astype(np.float32)
     got = top_indices(row, count)
     want = np.sort(row)[::-1][: min(count, size)]
+    assert least_of_top(row, min(count, size)) == want[-1]
     assert len(set(got.tolist())) == len(want)
     np.testing.assert_array_equal(row[got], want)
     if not ties:
