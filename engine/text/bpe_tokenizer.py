@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +14,9 @@ from engine.text.vocabulary import SPM_SPACE, SpecialToken, Vocabulary
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+
+SEARCHED_AT_ONCE = 1 << 16
+"""Characters."""
 
 SpaceBefore = Literal["none", "first", "spaceless", "every"]
 """``first``: the piece that begins the text; ``spaceless``: every piece; both where the piece has no space there.
@@ -120,13 +123,29 @@ class BPETokenizer:
             if piece:
                 pieces.append(piece)
 
-        for match in self._pattern.finditer(text) if self._pattern else ():
+        for match in self._matches(text):
             token = self._added[match[0]]
             add_text(text[at : match.start()], token.lstrip)
             pieces.append(token.token_id)
             at, strip_next = match.end(), token.rstrip
         add_text(text[at:], False)
         return pieces
+
+    def _matches(self, text: str) -> Iterator[re.Match[str]]:
+        """Added tokens in ``text``, the leftmost longest ones. Searched in parts, because a search holds up every
+        thread of the process, and millions of characters that look like the beginnings of tokens take half a second."""
+        if self._pattern is None:
+            return
+        longest = max(map(len, self._added))
+        at = 0
+        while at < len(text):
+            end = at + SEARCHED_AT_ONCE
+            match = self._pattern.search(text, at, end + longest - 1)
+            if match is None or match.start() >= end:  # one that begins later may be cut short
+                at = end
+            else:
+                yield match
+                at = match.end()
 
     def _encode_pieces(self, pieces: list[str | int]) -> list[int]:
         """Ids of a split text."""

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from engine.text import bpe_tokenizer
 from engine.text.bpe_tokenizer import BPETokenizer
 from engine.text.gguf_tokenizer import TokenType, tokenizer_from_metadata
 from engine.text.hf_tokenizer import TokenizerError, load_hf_tokenizer
@@ -121,6 +122,17 @@ def turns(texts: list[str]) -> list[str]:
     rng = random.Random(4)
     parts = ("<s>", "</s>", " ", "", "\n", "[INST] ", " [/INST]", "\u2581")
     return ["".join(rng.choice(parts) + rng.choice(texts) for _ in range(4)) for _ in range(300)]
+
+
+@pytest.mark.parametrize("part", [1, 2, 3, 7, 50])
+def test_added_tokens_are_found_across_the_parts_of_a_search(tmp_path, monkeypatch, texts, part):
+    """Also where one token begins like another, and where the shorter one is all that a part holds."""
+    monkeypatch.setattr(bpe_tokenizer, "SEARCHED_AT_ONCE", part)
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ("<|", "<|im", "<|im_start|>user", "d|>")])
+    ours = saved(tmp_path, tokenizer)
+    for text in [*texts[-150:], "<|im_start|>user", "<|im_start|>use", "x<|im_end|><|im", "<|" * 9]:
+        assert ours.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids, repr(text)
 
 
 @pytest.mark.parametrize("scheme", DUMMY_PREFIXES)
