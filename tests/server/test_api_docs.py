@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from server.anthropic.types import MessagesRequest
 from server.app import build_app
 from server.args import ServerArgs
 from server.native.types import GenerateRequest, NativeSampling
 from server.openai.fields import GRAMMAR_FIELDS, IGNORED, REFUSED
 from server.openai.types.chat import ChatCompletionRequest
 from server.openai.types.completions import CompletionRequest
+from server.openai.types.embeddings import EmbeddingRequest
+from server.openai.types.responses import ResponsesRequest
 from tests.fakes import ScriptedEngine
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text("utf-8")
@@ -41,6 +44,9 @@ def section(title: str) -> str:
     ("title", "kind"),
     [
         ("`POST /v1/completions`", CompletionRequest),
+        ("`POST /v1/embeddings`", EmbeddingRequest),
+        ("`POST /v1/responses`", ResponsesRequest),
+        ("`POST /v1/messages`", MessagesRequest),
         ("Native routes", GenerateRequest),
         ("Native routes", NativeSampling),
     ],
