@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
@@ -161,6 +163,19 @@ class StatusPipe:
 
     def _write(self, message: ChildStatus) -> None:
         os.write(self._fd, frame(message))  # below PIPE_BUF or blocking, so never torn
+
+
+@contextlib.contextmanager
+def starting(status: StatusPipe) -> Iterator[None]:
+    """What a child does before it is ready. A failure is told to the supervisor in one line and ends the process."""
+    try:
+        yield
+    except Exception as error:
+        logging.getLogger(__name__).debug("could not start", exc_info=True)
+        status.failed(one_line(error))
+        sys.exit(1)
+    gc.collect()
+    gc.freeze()
 
 
 def setup_logging(name: str, level: str) -> None:

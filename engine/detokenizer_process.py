@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import sys
 from collections.abc import Callable
 
 import zmq
 
-from engine.child import BEAT_INTERVAL, DetokenizerSpec, StatusPipe, one_line, read_spec, setup_logging
+from engine.child import BEAT_INTERVAL, DetokenizerSpec, StatusPipe, read_spec, setup_logging, starting
 from engine.detokenizer_manager import DetokenizerManager, merge
 from engine.ipc import Inbox, Outbox, scheduler_output_decoder
 from engine.messages import BatchTokenIDOut, SchedulerOutput
 from engine.text.load import load_tokenizer
-
-logger = logging.getLogger(__name__)
 
 
 def handle(manager: DetokenizerManager, messages: list[SchedulerOutput], send: Callable[[object], None]) -> None:
@@ -43,16 +38,10 @@ def main() -> None:
     setup_logging("detokenizer", spec.log_level)
     status = StatusPipe(spec.status_fd)
     context = zmq.Context(io_threads=1)
-    try:
+    with starting(status):
         inbox = Inbox(context, spec.inbox, scheduler_output_decoder())
         outbox, aborts = Outbox(context, spec.outbox), Outbox(context, spec.aborts)
         manager = DetokenizerManager(load_tokenizer(spec.tokenizer_path), aborts.send)
-    except Exception as error:
-        logger.debug("could not start", exc_info=True)
-        status.failed(one_line(error))
-        sys.exit(1)
-    gc.collect()
-    gc.freeze()
     status.started()
     while True:
         handle(manager, inbox.receive(timeout=BEAT_INTERVAL), outbox.send)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ from functools import cached_property
 
 import zmq
 
-from engine.child import BEAT_INTERVAL, ModelProcessSpec, StatusPipe, one_line, read_spec, setup_logging
+from engine.child import BEAT_INTERVAL, ModelProcessSpec, StatusPipe, one_line, read_spec, setup_logging, starting
 from engine.config import EngineConfig
 from engine.grammar.interface import GrammarBackend, GrammarMatcher
 from engine.ipc import Inbox, Outbox, scheduler_input_decoder
@@ -152,14 +150,8 @@ def main() -> None:
     spec = read_spec(ModelProcessSpec)
     setup_logging("model" if spec.rank == 0 else f"model-{spec.rank}", spec.config.log_level)
     status = StatusPipe(spec.status_fd)
-    try:
+    with starting(status):
         loop, info = build_loop(spec, status)
-    except Exception as error:
-        logger.debug("could not start", exc_info=True)
-        status.failed(one_line(error))
-        sys.exit(1)
-    gc.collect()
-    gc.freeze()
     status.started(info)
     while loop.scheduler.num_steps == 0:  # the supervisor's test token comes first: warming up would take its cores
         loop.turn()
