@@ -21,6 +21,7 @@ _QWEN35 = (
     _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + _TAIL
+_SEED_CODER = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}|{_CASED_TAIL}"
@@ -49,38 +50,33 @@ class PreTokenizer:
     add_bos: bool = False
 
 
-_GPT2_RULE = PreTokenizer((_GPT2,))
-_QWEN2_RULE = PreTokenizer((_QWEN2,), nfc=True)
-_LLAMA3_RULE = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
-_DIGITS_RULE = PreTokenizer((_GPT2,), digits=True)
+def _named(rule: PreTokenizer, *names: str) -> dict[str, PreTokenizer]:
+    return dict.fromkeys(names, rule)
+
 
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType(
     {
-        "default": _GPT2_RULE,
-        "gpt-2": _GPT2_RULE,
-        "phi-2": _GPT2_RULE,
-        "mpt": _GPT2_RULE,
-        "olmo": _GPT2_RULE,
-        "jais": _GPT2_RULE,
-        "qwen2": _QWEN2_RULE,
-        "deepseek-r1-qwen": _QWEN2_RULE,
-        "stablelm2": PreTokenizer((_QWEN2,)),
+        **_named(PreTokenizer((_GPT2,)), "default", "gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4"),
+        **_named(PreTokenizer((_GPT2,)), "gigachat", "a.x-4.0", "mellum", "trillion"),
+        **_named(PreTokenizer((_GPT2,), digits=True), "smollm", "starcoder", "refact", "command-r", "codeshell"),
+        **_named(PreTokenizer((_GPT2,), digits=True), "exaone", "minerva-7b"),
+        **_named(PreTokenizer((_QWEN2,), nfc=True), "qwen2", "deepseek-r1-qwen"),
+        **_named(PreTokenizer((_QWEN2,)), "stablelm2", "megrez", "kormo", "hunyuan"),
         "qwen35": PreTokenizer((_QWEN35,), nfc=True),
-        "llama-bpe": _LLAMA3_RULE,
-        "llama3": _LLAMA3_RULE,
-        "llama-v3": _LLAMA3_RULE,
-        "dbrx": PreTokenizer((_LLAMA3,)),
-        "smaug-bpe": PreTokenizer((_LLAMA3,)),
-        "smollm": _DIGITS_RULE,
-        "starcoder": _DIGITS_RULE,
-        "refact": _DIGITS_RULE,
-        "command-r": _DIGITS_RULE,
-        "codeshell": _DIGITS_RULE,
+        "seed-coder": PreTokenizer((_SEED_CODER,)),
+        **_named(
+            PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True),
+            *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        ),
+        **_named(PreTokenizer((_LLAMA3,)), "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"),
         "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
         "gpt-4o": PreTokenizer((_GPT4O,)),
         "llama4": PreTokenizer((_GPT4O,), add_bos=True),
+        "deepseek-coder": PreTokenizer(
+            (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}")
+        ),
         "deepseek-v3": PreTokenizer(
-            (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", _DEEPSEEK3), add_bos=True
+            (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK3), add_bos=True
         ),
     }
 )

@@ -14,6 +14,7 @@ from engine.text.bpe_tokenizer import BPETokenizer
 from engine.text.gguf_tokenizer import TokenType, tokenizer_from_metadata
 from engine.text.hf_tokenizer import TokenizerError, load_hf_tokenizer
 from engine.text.load import load_tokenizer
+from engine.text.pre_tokenizers import PRE_TOKENIZERS, apply
 from engine.weights.gguf_header import GGUFError
 from tests.engine.text.samples import (
     CORPUS,
@@ -92,14 +93,30 @@ def test_gguf_pre_tokenizers_differ_where_their_rules_do():
 
 
 @pytest.mark.parametrize(
-    "pre", ["gpt-2", "llama-bpe", "smollm", "tekken", "gpt-4o", "deepseek-v3", "qwen35", "default"]
+    ("pre", "text", "pieces"),
+    [
+        ("seed-coder", "a!\n\nb 12", ["a", "!", "\n\n", "b", " ", "1", "2"]),
+        ("qwen2", "a!\n\nb 12", ["a", "!\n\n", "b", " ", "1", "2"]),
+        ("falcon3", "a!\n\nb 1234", ["a", "!\n\n", "b", " ", "123", "4"]),
+        ("deepseek-coder", "ab, 12\n中b", ["ab", ",", " ", "1", "2", "\n", "中", "b"]),
+        ("deepseek-v3", "1234 ภาษา ไทย あ中ア", ["123", "4", " ภาษา", " ไทย", " ", "あ中ア"]),
+    ],
 )
+def test_where_pre_tokenizers_split(pre, text, pieces):
+    """As in the tokenizer.json of the family. No merge goes across a piece."""
+    tokenizer = Tokenizer(models.BPE())
+    apply(PRE_TOKENIZERS[pre], tokenizer)
+    split = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[start:end] for _, (start, end) in split] == pieces
+
+
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 def test_every_pre_tokenizer_keeps_every_byte(pre):
     values = gguf_values(byte_level(nfc=False), pre=pre)
     ours = tokenizer_from_metadata(values)
     for text in [*CORPUS, *random_texts(200)]:
         joined = b"".join(ours.id_to_bytes(token) for token in ours.encode(text))
-        assert joined.decode() == (normalizers.NFC().normalize_str(text) if pre == "qwen35" else text)
+        assert joined.decode() == (normalizers.NFC().normalize_str(text) if PRE_TOKENIZERS[pre].nfc else text)
 
 
 def metaspace(scheme: str) -> Tokenizer:
