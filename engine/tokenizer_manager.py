@@ -139,8 +139,8 @@ class TokenizerManager:
         self._check_ready(inside)
         info = self.model_info
         for ids in batch:
-            check_ids(ids, info.vocab_size)
             check_length(len(ids), 1, info)
+            check_ids(ids, info.vocab_size)
         with self._admission.enter(len(batch), patient=inside) as ticket, self._busy():
             ticket.add_tokens(sum(map(len, batch)) // max(1, len(batch)))
             requests = [EmbedReqInput(rid=secrets.token_hex(16), input_ids=tuple(ids), tenant=tenant) for ids in batch]
@@ -285,6 +285,7 @@ class TokenizerManager:
 
     async def _input_ids(self, request: GenerateReqInput, info: ModelInfo) -> Sequence[int]:
         if request.input_ids is not None:
+            check_length(len(request.input_ids), 1, info)  # first: millions of ids take long to look at
             check_ids(request.input_ids, info.vocab_size)
             return request.input_ids
         text = request.text or ""

@@ -273,6 +273,17 @@ async def test_ids_outside_the_vocabulary_are_refused(rig, ids):
         await collect(rig.manager.generate(GenerateReqInput(input_ids=ids)))
 
 
+async def test_ids_that_cannot_fit_are_refused_unread(rig):
+    """Whether each of millions of ids exists is asked only where they could be a prompt."""
+    for ask in (
+        lambda ids: collect(rig.manager.generate(GenerateReqInput(input_ids=ids))),
+        lambda ids: rig.manager.embed([ids]),
+    ):
+        with pytest.raises(EngineError) as caught:
+            await ask((-1,) * 901)
+        assert caught.value.code == "context_length_exceeded"
+
+
 async def test_a_long_text_is_encoded_beside_the_event_loop(rig, monkeypatch):
     threads = []
     monkeypatch.setattr(asyncio, "to_thread", lambda function, *args: threads.append(function) or _now(function, args))
