@@ -95,14 +95,9 @@ class GenerateReqInput(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: bool = False
 
 
-class GenerateOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """A delta of one choice. The last one of a choice carries finish_reason.
+class _NewTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes of one choice at a time, from the scheduler to the client. The last of a choice has finish_reason."""
 
-    text: printable text since the last delta, never half a character, stop strings removed.
-    """
-
-    index: int
-    text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
@@ -111,6 +106,13 @@ class GenerateOutput(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+
+
+class GenerateOutput(_NewTokens, frozen=True, kw_only=True):
+    """A delta of one choice. text: printable text since the last delta, no half characters, stop strings removed."""
+
+    index: int
+    text: str = ""
 
 
 # ---------------------------------------------------------------- TokenizerManager -> Scheduler
@@ -169,17 +171,10 @@ SchedulerInput = TokenizedGenerateReqInput | EmbedReqInput | AbortReq | FlushCac
 # ---------------------------------------------------------------- Scheduler -> Detokenizer -> TokenizerManager
 
 
-class TokenIDRow(msgspec.Struct, frozen=True, kw_only=True):
+class TokenIDRow(_NewTokens, frozen=True, kw_only=True):
     """New tokens of one request after one step. ``decode`` is set on a request's first row only."""
 
     rid: str
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    finish_reason: FinishReason | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
     decode: DecodeParams | None = None
 
 
@@ -187,16 +182,9 @@ class BatchTokenIDOut(msgspec.Struct, frozen=True, kw_only=True, tag="token_ids"
     rows: tuple[TokenIDRow, ...]
 
 
-class StrRow(msgspec.Struct, frozen=True, kw_only=True):
+class StrRow(_NewTokens, frozen=True, kw_only=True):
     rid: str
     text: str = ""
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    finish_reason: FinishReason | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
 
 
 class BatchStrOut(msgspec.Struct, frozen=True, kw_only=True, tag="strings"):
