@@ -6,7 +6,7 @@ what is left.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal, cast
@@ -101,6 +101,12 @@ class Generation:
             raise from_status(500, "The engine ended without an answer.")
         finally:
             self._account()
+
+    async def fold(self, add: Callable[[ChoiceDelta], object]) -> None:
+        """Every delta to ``add``, for an answer that is sent whole."""
+        async with aclosing(self.deltas()) as deltas:
+            async for delta in deltas:
+                add(delta)
 
     def _take(self, output: GenerateOutput) -> ChoiceDelta | None:
         choice = self._choices.get(output.index)

@@ -145,7 +145,5 @@ async def _stream(generation: Generation, events: MessageEvents, rename: Rename)
 async def _fold(generation: Generation, style: MessageStyle, rename: Rename) -> dict[str, Any]:
     fold = MessageFold(style)
     with renamed(rename):
-        async with aclosing(generation.deltas()) as deltas:
-            async for delta in deltas:
-                fold.add(delta)
+        await generation.fold(fold.add)
     return fold.message(generation.usage)

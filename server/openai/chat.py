@@ -131,9 +131,7 @@ async def _stream(generation: Generation, writer: ChunkWriter, include_usage: bo
 
 
 async def _fold(generation: Generation, fold: ChatFold) -> dict[str, Any]:
-    async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            fold.add(delta)
+    await generation.fold(fold.add)
     return fold.result(generation.usage)
 
 

@@ -112,9 +112,7 @@ class ResponsesHandler:
     async def _fold(self, call: _Call, generation: Generation) -> dict[str, Any]:
         fold = BlockFold(logprobs=call.style.logprobs is not None)
         with renamed(call.rename):
-            async with aclosing(generation.deltas()) as deltas:
-                async for delta in deltas:
-                    fold.add(delta)
+            await generation.fold(fold.add)
         complete(fold)
         response = call.style.ended(fold, generation.usage)
         self._keep(call, response)
