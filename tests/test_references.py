@@ -66,6 +66,12 @@ def test_documents_that_are_named_exist() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_file_at_the_top_of_server_has_its_place() -> None:
+    text = (ROOT / "docs/architecture.md").read_text("utf-8").partition("The files at the top of `server/`")[2]
+    named = set(re.findall(r"`(\w+)`", text.partition("\n\n")[0])) - {"callgate"}
+    assert named == {path.stem for path in ROOT.glob("server/*.py") if not path.stem.startswith("__")}
+
+
 def test_every_page_is_listed() -> None:
     listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs/README.md").read_text("utf-8")))
     assert listed == {path.name for path in ROOT.glob("docs/*.md")} - {"README.md"}
