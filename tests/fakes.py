@@ -60,6 +60,9 @@ class ByteTokenizer:
             position = at + len(name)
         return ids
 
+    def encode_part(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return b"".join(self.id_to_bytes(i) for i in ids if i < 256 or not skip_special_tokens).decode(
             "utf-8", "replace"

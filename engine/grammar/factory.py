@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.grammar.interface import GrammarBackend
+from engine.grammar.interface import GrammarBackend, GrammarError
 from engine.text.tokenizer import TextTokenizer
 
 MARKER_WORDS = (
@@ -25,10 +25,13 @@ def forbidden_tokens(tokenizer: TextTokenizer, eos_ids: Sequence[int]) -> list[i
 
 
 def build_backend(tokenizer: TextTokenizer, vocab_size: int, eos_ids: Sequence[int]) -> GrammarBackend:
-    """A backend over this tokenizer. ``vocab_size``: width of the logits. Takes some tenths of a second."""
+    """A backend over this tokenizer. ``vocab_size``: width of the logits. Takes some tenths of a second. Raises
+    GrammarError where no token ends a text."""
+    if not eos_ids:
+        raise GrammarError("This model has no token that ends a text, so no grammar can be enforced.")
     tokens = [tokenizer.id_to_bytes(token) for token in range(vocab_size)]
     forbidden = forbidden_tokens(tokenizer, eos_ids)
     from engine.grammar.llguidance_backend import LLGuidanceBackend, VocabularyWrapper
 
-    wrapper = VocabularyWrapper(tokens, forbidden, eos_ids[0], lambda text: tokenizer.encode(text))
+    wrapper = VocabularyWrapper(tokens, forbidden, eos_ids[0], tokenizer.encode_part)
     return LLGuidanceBackend(wrapper, vocab_size, eos_ids)

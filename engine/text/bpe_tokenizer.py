@@ -79,9 +79,11 @@ class BPETokenizer:
         return self._facts.eos_token_ids
 
     def encode(self, text: str, *, guard: str = "", add_special_tokens: bool = False) -> list[int]:
-        pieces = self._split(text, guard)
-        ids = self._encode_pieces(pieces)
+        ids = self._encode_pieces(self._split(text, guard), self._facts.space_before)
         return [*self._facts.prefix_ids, *ids, *self._facts.suffix_ids] if add_special_tokens else ids
+
+    def encode_part(self, text: str) -> list[int]:
+        return self._encode_pieces(self._split(text, ""), "none")
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         text = self.vocabulary.join(ids, skip_special_tokens=skip_special_tokens).decode("utf-8", errors="replace")
@@ -147,9 +149,9 @@ class BPETokenizer:
                 yield match
                 at = match.end()
 
-    def _encode_pieces(self, pieces: list[str | int]) -> list[int]:
+    def _encode_pieces(self, pieces: list[str | int], rule: SpaceBefore) -> list[int]:
         """Ids of a split text."""
-        plain = [self._spaced(piece, index == 0) for index, piece in enumerate(pieces) if isinstance(piece, str)]
+        plain = [_spaced(piece, rule, index == 0) for index, piece in enumerate(pieces) if isinstance(piece, str)]
         encoded = iter(self._encode_plain_pieces(plain))
         ids: list[int] = []
         for piece in pieces:
@@ -158,14 +160,6 @@ class BPETokenizer:
             else:
                 ids.extend(next(encoded))
         return ids
-
-    def _spaced(self, piece: str, is_first: bool) -> str:
-        """The piece, with the space in front of it that it is encoded with."""
-        rule = self._facts.space_before
-        wanted = is_first if rule == "first" else rule != "none"
-        if not wanted or (rule != "every" and piece.startswith((" ", SPM_SPACE))):
-            return piece
-        return " " + piece
 
     def _encode_plain_pieces(self, pieces: list[str]) -> list[list[int]]:
         if not pieces:
@@ -199,6 +193,14 @@ class BPETokenizer:
             if self._built is None:
                 self._built = self._build()
             return self._built
+
+
+def _spaced(piece: str, rule: SpaceBefore, is_first: bool) -> str:
+    """The piece, with the space in front of it that it is encoded with."""
+    wanted = is_first if rule == "first" else rule != "none"
+    if not wanted or (rule != "every" and piece.startswith((" ", SPM_SPACE))):
+        return piece
+    return " " + piece
 
 
 def _any_of(tokens: Sequence[SpecialToken]) -> re.Pattern[str] | None:

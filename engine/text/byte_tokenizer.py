@@ -54,6 +54,9 @@ class ByteTokenizer:
             start = match.end()
         return ids + self._bytes(text[start:], guard)
 
+    def encode_part(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         keep = ids if not skip_special_tokens else [token for token in ids if token < FIRST_SPECIAL]
         return b"".join(self.id_to_bytes(token) for token in keep).decode("utf-8", errors="replace")

@@ -165,7 +165,8 @@ def _declared_eos(directory: Path) -> list[int]:
     ids: list[int] = []
     for name in ("generation_config.json", "config.json"):
         value = _read_json(directory / name).get("eos_token_id")
-        ids.extend(item for item in (value if isinstance(value, list) else [value]) if isinstance(item, int))
+        named = value if isinstance(value, list) else [value]
+        ids.extend(item for item in named if type(item) is int and item >= 0)  # -1: some configs' word for none
     return ids
 
 

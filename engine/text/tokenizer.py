@@ -38,6 +38,10 @@ class TextTokenizer(Protocol):
         guard itself disappears."""
         ...
 
+    def encode_part(self, text: str) -> list[int]:
+        """Ids of a text that goes on from another: their bytes are its bytes, with no space put in front."""
+        ...
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
 
     def id_to_bytes(self, token_id: int) -> bytes:

@@ -162,6 +162,14 @@ def test_tokenizer_json_sentencepiece(tmp_path, texts, scheme):
     assert ours.decode(ours.encode("the dog")) == "the dog"
 
 
+@pytest.mark.parametrize("scheme", DUMMY_PREFIXES)
+def test_a_part_of_a_text_has_the_text_s_bytes(tmp_path, scheme):
+    ours = saved(tmp_path, DUMMY_PREFIXES[scheme]())
+    for text in ["dog", " dog", "<s>dog</s>\n dog", "", *CORPUS, *random_texts(200)]:
+        joined = b"".join(map(ours.id_to_bytes, ours.encode_part(text)))
+        assert joined.decode() == text.replace("\u2581", " ")
+
+
 @pytest.mark.parametrize("scheme", ["prepend", "always"])
 def test_without_legacy_the_dummy_prefix_comes_once_per_text(tmp_path, scheme):
     ours = saved(tmp_path, DUMMY_PREFIXES[scheme](), tokenizer_config__json={"legacy": False})
@@ -215,7 +223,7 @@ def test_facts_from_the_files_beside_it(tmp_path):
         byte_level(),
         tokenizer_config__json={"bos_token": None, "eos_token": {"content": "<|im_end|>"}, "chat_template": "inside"},
         generation_config__json={"eos_token_id": [5, 6]},
-        config__json={"eos_token_id": 7},
+        config__json={"eos_token_id": [-1, 7, True, "8"]},
     )
     end, text = byte_level().token_to_id("<|im_end|>"), byte_level().token_to_id("<|endoftext|>")
     assert (ours.bos_token, ours.eos_token, ours.chat_template) == (None, "<|im_end|>", "inside")
