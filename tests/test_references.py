@@ -8,6 +8,8 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+import pytest
+
 from tests.source_tree import ALL, ROOT, Source, sources
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted(ROOT.glob("docs/*.md"))))
@@ -66,10 +68,11 @@ def test_documents_that_are_named_exist() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_file_at_the_top_of_server_has_its_place() -> None:
-    text = (ROOT / "docs/architecture.md").read_text("utf-8").partition("The files at the top of `server/`")[2]
+@pytest.mark.parametrize("package", ["server", "engine"])
+def test_every_file_at_the_top_of_a_package_has_its_place(package: str) -> None:
+    text = (ROOT / "docs/architecture.md").read_text("utf-8").partition(f"The files at the top of `{package}/`")[2]
     named = set(re.findall(r"`(\w+)`", text.partition("\n\n")[0])) - {"callgate"}
-    assert named == {path.stem for path in ROOT.glob("server/*.py") if not path.stem.startswith("__")}
+    assert named == {path.stem for path in ROOT.glob(f"{package}/*.py") if not path.stem.startswith("__")}
 
 
 def test_every_page_is_listed() -> None:

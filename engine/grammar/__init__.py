@@ -1,0 +1,1 @@
+"""Constrained decoding: grammars from clients and tools, compiled, checked early and followed token by token."""
