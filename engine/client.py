@@ -28,8 +28,8 @@ class EngineError(Exception):
 class EngineUnavailable(EngineError):
     """No engine to serve this now: starting, restarting, draining or overloaded. Worth a Retry-After."""
 
-    def __init__(self, message: str, *, status: int = 503, retry_after: float = 1.0) -> None:
-        super().__init__(message, status=status, code="service_unavailable" if status == 503 else "rate_limit_exceeded")
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message, status=503, code="service_unavailable")
         self.retry_after = retry_after
 
 

@@ -229,8 +229,7 @@ def from_status(status: int, message: str, *, code: str | None = None, param: st
 
 def _from_engine(exc: EngineError) -> ApiError:
     if isinstance(exc, EngineUnavailable):
-        kind = RateLimited if exc.status == 429 else Unavailable
-        return kind(str(exc), retry_after=exc.retry_after)
+        return Unavailable(str(exc), retry_after=exc.retry_after)
     return from_status(exc.status, str(exc), code=exc.code, param=exc.param)
 
 

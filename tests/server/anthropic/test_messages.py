@@ -280,7 +280,7 @@ async def test_what_is_missing_is_named(gateway: Gateway) -> None:
     ("error", "status", "kind"),
     [
         (EngineUnavailable("full", retry_after=2), 503, "overloaded_error"),
-        (EngineUnavailable("many", status=429), 429, "rate_limit_error"),
+        (EngineError("many", status=429), 429, "rate_limit_error"),
         (EngineError("bad", status=400), 400, "invalid_request_error"),
         (RuntimeError("boom"), 500, "api_error"),
     ],

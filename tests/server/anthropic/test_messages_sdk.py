@@ -9,7 +9,7 @@ import anthropic
 import pytest
 from pydantic import BaseModel
 
-from engine.client import EngineUnavailable
+from engine.client import EngineError, EngineUnavailable
 from server.app import build_app
 from server.args import Secret, ServerArgs
 from server.constrainer import Constrainer
@@ -26,7 +26,7 @@ SCRIPT: dict[str, Any] = {
     "<|im_start|>tool\n5": Reply("Sunny, and 2 + 3 = 5.", chunk=2),
     "dies": Reply("Hello world", chunk=2, fail_after=3),
     "overloaded": Reply(error=EngineUnavailable("The queue is full.", retry_after=2.0)),
-    "too many": Reply(error=EngineUnavailable("Too many requests.", status=429, retry_after=2.0)),
+    "too many": Reply(error=EngineError("Too many requests.", status=429)),
     "broken": Reply(error=RuntimeError("boom")),
     "ponder": Reply("<think>\nLet me see.\n</think>\n\nYes.", chunk=3),
     "report": Reply('{"city": "Paris", "degrees": 21}', chunk=3),

@@ -232,7 +232,7 @@ async def test_unknown_model_and_missing_input(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(EngineUnavailable("full", retry_after=2), 503), (EngineUnavailable("many", status=429), 429), (EngineError("bad", status=400), 400), (RuntimeError("boom"), 500)],
+    [(EngineUnavailable("full", retry_after=2), 503), (EngineError("many", status=429), 429), (EngineError("bad", status=400), 400), (RuntimeError("boom"), 500)],
 )  # fmt: skip
 async def test_engine_failures(make_gateway: Callable[..., Any], error: Exception, status: int) -> None:
     async with make_gateway(Reply(error=error)) as gateway:
