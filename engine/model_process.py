@@ -106,14 +106,15 @@ class RankLoop:
 
 def scheduler_config(config: EngineConfig, info: ModelInfo) -> SchedulerConfig:
     """The scheduler's share of the settings. Ranks that compute together (engine.lockstep) would not agree on a
-    clock, so they get no target latency."""
+    clock."""
     return SchedulerConfig(
         max_running_requests=info.max_running_requests,
         chunked_prefill_size=config.chunked_prefill_size,
         max_model_len=info.context_length,
         num_draft_tokens=0 if config.speculative == "off" else config.num_draft_tokens,
         enable_prefix_cache=config.enable_prefix_cache,
-        target_latency=config.target_itl if config.tp_size == 1 else 0.0,
+        reads_clock=config.tp_size == 1,
+        target_latency=config.target_itl,
     )
 
 

@@ -158,7 +158,7 @@ FLAGS = (
     Flag(names=("--speculative",), target="engine.speculative", choices=("auto", "off", "ngram"),
          help="drafts from the text so far (default auto)"),
     Flag(names=("--num-draft-tokens",), target="engine.num_draft_tokens", kind=positive, metavar="N",
-         help="tokens of one draft (default 4)"),
+         help="most tokens of one draft (default 4)"),
     Flag(names=("--disable-radix-cache", "--no-enable-prefix-caching"), target="engine.enable_prefix_cache", kind="off",
          help="no reuse of KV pages between requests"),
     Flag(names=("--run-dir",), target="engine.run_dir", metavar="D", help="directory of the ipc sockets"),

@@ -177,6 +177,8 @@ class Sampler:
                 raise RowFault(NOT_ALLOWED, 400)
             if index < len(draft) and (token != draft[index] or token in state.stop_ids):
                 break
+            if grammar is not None and grammar.terminated:
+                break  # the request ends here, as it does without drafts
         return tuple(tokens), tuple(logprobs)
 
     def _choose(

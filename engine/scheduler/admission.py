@@ -9,7 +9,7 @@ from engine.messages import DecodeParams, EmbedReqInput, TokenizedGenerateReqInp
 from engine.sampling.state import SamplingState
 from engine.sampling_params import InvalidParam, validate_sampling_params
 from engine.scheduler.req import Req
-from engine.speculative.ngram import NgramDrafter
+from engine.speculative.ngram import Acceptance, NgramDrafter
 
 MAX_PROMPT_LOGPROBS = 3_000_000
 """Of a prompt, alternatives included: they travel in one message (engine.ipc.MAX_MESSAGE_BYTES), 16 bytes each."""
@@ -37,6 +37,7 @@ class Admitter:
         self._eos = tuple(eos_token_ids)
         self._grammar = grammar
         self._num_draft_tokens = num_draft_tokens
+        self._acceptance = Acceptance()
         self._random_seed = random_seed
 
     def generate(self, message: TokenizedGenerateReqInput, arrival: int) -> Req:
@@ -57,7 +58,7 @@ class Admitter:
         req.decode = message.decode
         req.prompt_logprobs = message.prompt_logprobs
         if self._num_draft_tokens:
-            req.drafter = NgramDrafter(req.tokens, self._num_draft_tokens)
+            req.drafter = NgramDrafter(req.tokens, self._num_draft_tokens, self._acceptance)
         if message.grammar is not None:
             self._constrain(req, message)
         return req

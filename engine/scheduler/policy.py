@@ -21,9 +21,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     max_model_len: context length in tokens; what the KV pool holds caps it further. num_draft_tokens: longest
     draft per row, 0 switches speculation off; max_draft_tokens: drafts of all rows of a step together.
-    target_latency: seconds between tokens that chunked prefill should not exceed while rows decode; 0: chunks
-    are always chunked_prefill_size. strict: a failed memory check raises, after every step (tests); otherwise
-    it is checked when idle, logged, counted and repaired.
+    reads_clock: chunks and drafts are sized by what steps took. Ranks that compute together would not agree on that.
+    target_latency: seconds between tokens that chunked prefill should not exceed while rows decode; 0, or without a
+    clock: chunks are always chunked_prefill_size. strict: a failed memory check raises, after every step (tests);
+    otherwise it is checked when idle, logged, counted and repaired.
     """
 
     max_running_requests: int = 64
@@ -32,6 +33,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_draft_tokens: int = 0
     max_draft_tokens: int = 32
     enable_prefix_cache: bool = True
+    reads_clock: bool = False
     target_latency: float = 0.0
     strict: bool = False
 

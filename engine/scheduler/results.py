@@ -135,8 +135,7 @@ class ResultProcessor:
             self._computed(req, row.known_end)
             return
         accepted = acceptance(row.draft, out.token_ids)
-        if row.draft and req.drafter is not None:
-            req.drafter.feedback(len(row.draft), accepted)
+        if row.draft:
             counters.draft += len(row.draft)
             counters.accepted += accepted
         self._append(req, out.token_ids)

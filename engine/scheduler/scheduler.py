@@ -31,6 +31,8 @@ from engine.scheduler.batch import BatchRow, ScheduleBatch, make_row
 from engine.scheduler.policy import AdmitResult, ChunkPolicy, NewTokenRatio, PrefillAdder, SchedulerConfig
 from engine.scheduler.req import Req
 from engine.scheduler.results import INTERNAL_ERROR, MAX_FORCED_TOKENS, Counters, Outbox, ResultProcessor
+from engine.speculative.ngram import Draft
+from engine.speculative.step_costs import StepCosts
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class Scheduler:
     A pure object: messages go in through ``add``, ``step`` runs the model once and returns what to send. Decoding
     rows come first and get one token each beside the step's budget; chunks of prompts, forced tokens and drafts
     share the budget. Memory that runs out costs the latest request its pages, never its tokens. ``random_seed``
-    and ``clock`` are for tests; no scheduling decision but the chunk size reads the clock.
+    and ``clock`` are for tests; only ``config.reads_clock`` lets a decision read the clock.
     """
 
     def __init__(
@@ -72,7 +74,8 @@ class Scheduler:
             enable_prefix_cache=config.enable_prefix_cache,
             strict=config.strict,
         )
-        self.chunks = ChunkPolicy(config.chunked_prefill_size, config.target_latency)
+        self.chunks = ChunkPolicy(config.chunked_prefill_size, config.target_latency if config.reads_clock else 0.0)
+        self._costs = StepCosts()
         self.running: list[Req] = []
         self.waiting: list[Req] = []
         self.num_steps = 0
@@ -119,7 +122,11 @@ class Scheduler:
         started = self._clock()
         output = self.executor.execute(batch)
         num_decoding = sum(1 for row in batch.rows if row.req.decoding)
-        self.chunks.observe(batch.num_tokens - num_decoding, num_decoding, self._clock() - started)
+        if self.config.reads_clock:
+            seconds = self._clock() - started
+            self.chunks.observe(batch.num_tokens - num_decoding, num_decoding, seconds)
+            if batch.num_logits == batch.num_tokens:
+                self._costs.observe(batch.num_tokens, seconds)
         for row, out in zip(batch.rows, output.rows, strict=True):
             self._results.process(row, out)
 
@@ -224,20 +231,28 @@ class Scheduler:
         """One token for every decoding row, then forced tokens and drafts as the budget allows (half of it where
         prompts wait for the rest)."""
         drafts = self.config.max_draft_tokens
+        num_tokens = sum(1 for req in self.running if req.decoding)
+        expected = float(num_tokens)
         kept = budget - budget // 2 if self.waiting or any(not req.decoding for req in self.running) else 0
         budget -= kept
         for req in list(self.running):
             if not req.decoding or req.lease is None:
                 continue
             known = min(req.num_pending, 1 + budget)
-            draft = self._draft(req, min(drafts, budget + 1 - known)) if known == req.num_pending else ()
-            if draft and not self.kv.grow(req.lease, req.num_computed + known + len(draft)):
-                draft = ()
-            if not draft and not self._make_room(req, req.num_computed + known):
+            draft = Draft()
+            if known == req.num_pending:
+                draft = self._draft(req, min(drafts, budget + 1 - known))
+                draft = draft.cut(self._costs.draft_length(num_tokens + known - 1, expected, draft.chances))
+            if draft.tokens and not self.kv.grow(req.lease, req.num_computed + known + len(draft.tokens)):
+                draft = Draft()
+            if not draft.tokens and not self._make_room(req, req.num_computed + known):
                 continue
-            rows[req.rid] = make_row(req, known, draft)
-            drafts -= len(draft)
-            budget -= known - 1 + len(draft)
+            rows[req.rid] = make_row(req, known, draft.tokens)
+            num_extra = known - 1 + len(draft.tokens)
+            num_tokens += num_extra
+            expected += sum(draft.chances)
+            drafts -= len(draft.tokens)
+            budget -= num_extra
         return budget + kept
 
     def _schedule_chunks(self, rows: dict[str, BatchRow], budget: int) -> int:
@@ -254,16 +269,15 @@ class Scheduler:
         rows[req.rid] = make_row(req, count)
         return count
 
-    def _draft(self, req: Req, limit: int) -> tuple[int, ...]:
-        limit = min(limit, req.max_len - req.num_tokens - 1)
-        if req.drafter is None or limit <= 0:
-            return ()
+    def _draft(self, req: Req, limit: int) -> Draft:
+        if req.drafter is None:
+            return Draft()
         try:
-            return req.drafter.propose(limit)
+            return req.drafter.propose().cut(max(0, min(limit, req.max_len - req.num_tokens - 1)))
         except Exception:
             logger.exception("drafting failed for request %s; it goes on without", req.rid)
             req.drafter = None
-            return ()
+            return Draft()
 
     def _make_room(self, req: Req, num_tokens: int) -> bool:
         """Grow the lease of ``req``, preempting the latest requests; False where ``req`` itself had to go.

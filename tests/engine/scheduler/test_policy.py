@@ -38,7 +38,7 @@ def test_a_target_changes_chunks_and_not_results():
     def clock():
         return now
 
-    harness = Harness(pages=200, chunked_prefill_size=256, target_latency=0.02)
+    harness = Harness(pages=200, chunked_prefill_size=256, reads_clock=True, target_latency=0.02)
     harness.scheduler._clock = clock
     inner = harness.executor.inner.execute
 
