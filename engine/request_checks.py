@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -13,6 +13,10 @@ from engine.sampling_params import InvalidParam, SamplingParams, validate_sampli
 
 MAX_CHARS_PER_TOKEN = 256
 """No tokenizer here has tokens of more characters on average: a longer text cannot fit, whatever it says."""
+SPARSE_CHARS_PER_TOKEN = 8
+"""Text has 3 to 5; one that is so much longer than the context is nearly always too long."""
+CUT_TOKENS = 256
+"""So many tokens more may the beginning of a text have than they are in all of it, because a word was cut."""
 SEED_BITS = 63
 
 
@@ -42,6 +46,18 @@ def text_limit(text: str, info: ModelInfo) -> None:
     limit = length_limit(info)
     if len(text) > limit * MAX_CHARS_PER_TOKEN:
         raise _too_long(limit, f"your prompt of {len(text)} characters does not fit")
+
+
+def encode_fitting(text: str, encode: Callable[[str], list[int]], info: ModelInfo) -> list[int]:
+    """``encode(text)``. Raises EngineError (400) where a part of it alone is too long: millions of characters take
+    seconds, of which a prompt that cannot fit is to cost but few."""
+    limit = length_limit(info)
+    size = limit * SPARSE_CHARS_PER_TOKEN
+    while size < len(text):
+        if len(encode(text[:size])) > limit + CUT_TOKENS:
+            raise _too_long(limit, f"your prompt of {len(text)} characters does not fit")
+        size *= 4
+    return encode(text)
 
 
 def check_length(prompt_tokens: int, max_tokens: int | None, info: ModelInfo) -> int:

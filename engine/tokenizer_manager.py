@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ from engine.request_checks import (
     check_length,
     check_sampling,
     choice_request,
+    encode_fitting,
     text_limit,
 )
 from engine.text.tokenizer import TextTokenizer
@@ -290,12 +292,10 @@ class TokenizerManager:
             return request.input_ids
         text = request.text or ""
         text_limit(text, info)
+        encode = partial(self._tokenizer.encode, guard=request.guard, add_special_tokens=request.add_special_tokens)
         if len(text) < LONG_TEXT:
-            return self._encode(request, text)
-        return await asyncio.to_thread(self._encode, request, text)
-
-    def _encode(self, request: GenerateReqInput, text: str) -> list[int]:
-        return self._tokenizer.encode(text, guard=request.guard, add_special_tokens=request.add_special_tokens)
+            return encode_fitting(text, encode, info)
+        return await asyncio.to_thread(encode_fitting, text, encode, info)
 
     def _submit(self, state: ReqState, choices: Sequence[Any]) -> None:
         for choice in choices:

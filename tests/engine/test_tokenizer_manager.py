@@ -273,6 +273,23 @@ async def test_ids_outside_the_vocabulary_are_refused(rig, ids):
         await collect(rig.manager.generate(GenerateReqInput(input_ids=ids)))
 
 
+@pytest.mark.parametrize(("text", "encoded"), [("x" * 200_000, 7200), (" " * 200_000, 200_000), ("x" * 7200, 7200)])
+async def test_a_text_far_beyond_the_context_is_refused_after_a_part_of_it(rig, monkeypatch, text, encoded):
+    """Where the beginning leaves it open, more is encoded, four times as much each time."""
+    sizes = []
+
+    def encode(text, **_):
+        sizes.append(len(text))
+        return [1] * (len(text) - text.count(" ") * 199 // 200)
+
+    monkeypatch.setattr(rig.manager.tokenizer, "encode", encode)
+    with pytest.raises(EngineError) as caught:
+        await collect(rig.generate(text))
+    assert caught.value.code == "context_length_exceeded"
+    assert sizes[-1] == encoded
+    assert sizes == sorted(set(sizes))
+
+
 async def test_ids_that_cannot_fit_are_refused_unread(rig):
     """Whether each of millions of ids exists is asked only where they could be a prompt."""
     for ask in (
