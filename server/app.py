@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from engine.client import EngineClient
-from server.anthropic.errors import error_body
 from server.anthropic.routes import anthropic_router
 from server.args import ServerArgs
 from server.auth import AuthMiddleware, Tenants, meant_route
@@ -21,11 +20,13 @@ from server.azure import AzurePaths
 from server.constrainer import Constrainer
 from server.context import context_of
 from server.cors import GatewayCors
+from server.error_bodies import error_body
 from server.errors import BadRequest, from_http_exception
 from server.health import health_router
 from server.metrics import CONTENT_TYPE, Metrics
 from server.middleware import EdgeMiddleware
 from server.native.routes import native_router
+from server.ollama.routes import ollama_router
 from server.openai.responses.routes import responses_router
 from server.openai.routes import openai_router
 from server.openapi import GatewayApp
@@ -63,6 +64,7 @@ def build_app(engine: EngineClient, args: ServerArgs, *, constrainer: Constraine
     app.include_router(native_router(services))
     app.include_router(responses_router(services))
     app.include_router(anthropic_router(services))
+    app.include_router(ollama_router(services))
     app.include_router(playground_router())
     _add_metrics(app, services)
     _add_error_handlers(app)

@@ -34,6 +34,14 @@ ADMIN_PATHS = frozenset({"/flush_cache"})
 USER_ROUTES = frozenset(
     {
         "/abort_request",
+        "/api/chat",
+        "/api/embed",
+        "/api/embeddings",
+        "/api/generate",
+        "/api/ps",
+        "/api/show",
+        "/api/tags",
+        "/api/version",
         "/detokenize",
         "/generate",
         "/get_model_info",

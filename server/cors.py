@@ -12,8 +12,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.anthropic.errors import error_body
 from server.context import context_of
+from server.error_bodies import error_body
 from server.errors import BadRequest, ClientDisconnected
 from server.middleware import as_error, send_error
 

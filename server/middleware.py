@@ -15,8 +15,9 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server import limits
-from server.anthropic.errors import error_body, is_anthropic
+from server.anthropic.errors import is_anthropic
 from server.context import RequestContext, context_of
+from server.error_bodies import error_body
 from server.errors import ApiError, BadRequest, ClientDisconnected, HeadersTooLarge, translate
 from server.logs import ACCESS_LOG
 from server.metrics import Metrics

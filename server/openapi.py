@@ -38,12 +38,13 @@ class AnyBody(msgspec.Struct):
 
 
 def openapi_body(
-    request: type, answer: type, *, streams: bool = False, error: dict[str, Any] = ERROR_SCHEMA
+    request: type, answer: type, *, streams: bool | str = False, error: dict[str, Any] = ERROR_SCHEMA
 ) -> dict[str, Any]:
-    """``openapi_extra`` of a route whose body we read ourselves."""
+    """``openapi_extra`` of a route whose body we read ourselves. streams: the media type where it is no SSE."""
     answered, refused = _answer("Answer", _inline_schema(answer)), _answer("Error", error)
     if streams:
-        answered["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        media_type = streams if isinstance(streams, str) else "text/event-stream"
+        answered["content"][media_type] = {"schema": {"type": "string"}}
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": _inline_schema(request)}}},
         "responses": {"200": answered, "4XX": refused, "503": refused},

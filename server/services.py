@@ -41,13 +41,16 @@ class Services:
         return tuple(dict.fromkeys((*self.args.served_model_names, own)))
 
     def model(self, requested: str | UnsetType) -> str:
-        """The name to echo. An omitted model is the served one. Raises ModelNotFound."""
+        """The name to echo. An omitted model is the served one; ``:latest`` goes without saying, as Ollama's clients
+        know it. Raises ModelNotFound."""
         names = self.model_names
         if isinstance(requested, UnsetType):
             return names[0]
-        if requested not in names:
-            raise ModelNotFound(requested)
-        return requested
+        if requested in names:
+            return requested
+        if requested.removesuffix(":latest") in names:
+            return requested.removesuffix(":latest")
+        raise ModelNotFound(requested)
 
     async def read_json(self, scope: Scope, receive: Receive) -> dict[str, object]:
         """The body as a JSON object. Raises ApiError."""

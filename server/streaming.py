@@ -29,7 +29,6 @@ LOG = logging.getLogger("callgate.server")
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
 HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
@@ -60,7 +59,7 @@ class EventStream(Response):
     """chunks: complete events, several at once if they come together. idle_chunk: an event that says nothing.
     on_error: the dialect's way to end a stream that failed."""
 
-    media_type = "text/event-stream"
+    media_type = "text/event-stream; charset=utf-8"
 
     def __init__(
         self,
@@ -73,12 +72,16 @@ class EventStream(Response):
         self.status_code = 200
         self.background = None
         self._chunks = chunks
-        self._idle_chunk = idle_chunk
+        self.idle_chunk = idle_chunk
         self._on_error = on_error
         self._pace = pace or Pace()
 
+    def comment(self) -> bytes:
+        """What fills silence before an empty chunk does."""
+        return COMMENT
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = _Writer(send)
+        writer = _Writer(send, self.media_type)
         pump = asyncio.create_task(self._pump(writer, context_of(scope).request_id))
         watch = asyncio.create_task(disconnected(receive))
         pulse = asyncio.create_task(self._pulse(writer))
@@ -123,10 +126,10 @@ class EventStream(Response):
             if writer.busy or (not writer.started and now - begun < pace.start_timeout):
                 continue
             if writer.started and now - last_chunk >= pace.chunk_interval:
-                await writer.write(self._idle_chunk())
+                await writer.write(self.idle_chunk())
                 last_any = last_chunk = writer.last
             elif not writer.started or now - last_any >= pace.comment_interval:
-                await writer.write(COMMENT)
+                await writer.write(self.comment())
                 writer.last = last_chunk
                 last_any = time.monotonic()
 
@@ -134,10 +137,11 @@ class EventStream(Response):
 class _Writer:
     """``send`` with a lazily sent response start. ``last``: monotonic time of the last chunk, 0 before any."""
 
-    __slots__ = ("_send", "busy", "last", "started")
+    __slots__ = ("_headers", "_send", "busy", "last", "started")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, media_type: str) -> None:
         self._send = send
+        self._headers = ((b"content-type", media_type.encode()), *HEADERS)
         self.started = False
         self.busy = False
         self.last = 0.0
@@ -146,12 +150,12 @@ class _Writer:
         self.busy = True
         if not self.started:
             self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
+            await self._send({"type": "http.response.start", "status": 200, "headers": [*self._headers]})
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         self.busy = False
         self.last = time.monotonic()
 
     async def end(self) -> None:
         if not self.started:
-            await self._send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
+            await self._send({"type": "http.response.start", "status": 200, "headers": [*self._headers]})
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

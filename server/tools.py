@@ -189,7 +189,9 @@ def _check_schemas(
 
 def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Sequence[str], bool]:
     """(mode, names that may be called, whether one of them is named: then one call is wanted)."""
-    choice = _in_chat_words(choice)
+    choice = _in_chat_words(choice) if param == "tool_choice" else choice
+    if choice is None:
+        choice = "auto"
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
             raise invalid(param, f"{quote(choice)}. Allowed are {_CHOICES}")
@@ -208,8 +210,6 @@ def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Seque
 
 def _in_chat_words(choice: Any) -> Any:
     """The choice as chat writes it: Mistral says ``any`` for ``required``, Anthropic puts the words into an object."""
-    if choice is None:
-        return "auto"
     if isinstance(choice, dict) and choice.get("type") == "tool":
         return {**choice, "type": "function"}
     if isinstance(choice, dict) and choice.get("type") in ("any", "auto", "none", "required"):

@@ -220,6 +220,7 @@ WALL_CLOCK = {
     "engine/runner.py::_runner": "created",
     "server/commands/chat.py::run_tool": "a tool that tells the time",
     "server/middleware.py::access_line": "the log's time",
+    "server/ollama/lines.py::answer": "created_at",
     "server/openai/chat.py::_style": "created",
     "server/openai/completions.py::_style": "created",
     "server/openai/responses/events.py::ended": "completed_at",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from starlette.types import Scope
 
 from server.errors import ApiError
@@ -41,8 +40,3 @@ def error_object(error: ApiError, request_id: str = "") -> dict[str, Any]:
     if error.details is not None:
         inner["details"] = dict(error.details)
     return {"type": "error", "error": inner, "request_id": request_id or None}
-
-
-def error_body(error: ApiError, scope: Scope, request_id: str) -> bytes:
-    """An error as the request's dialect writes it."""
-    return orjson.dumps(error_object(error, request_id)) if is_anthropic(scope) else error.json()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,6 +22,7 @@ from server.constraints import ConstraintPlan
 from server.context import context_of
 from server.disconnect import unless_disconnected
 from server.errors import BadRequest
+from server.fill_in import fill_in_prompt, fill_in_stops
 from server.json_response import MANY_LOGPROBS, json_response, off_loop
 from server.openai.completion_text import CompletionFold, CompletionStyle, CompletionWriter, Echo
 from server.openai.fields import COMPLETIONS_REFUSED, refuse
@@ -28,7 +30,7 @@ from server.openai.sampling import check_common, sampling_params
 from server.openai.shape import output_shape
 from server.openai.stream_usage import StreamUsage
 from server.openai.types.completions import CompletionRequest
-from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts
+from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts, too_long
 from server.services import Services
 from server.streaming import DONE, EventStream
 from server.text_generation import TextGeneration
@@ -106,12 +108,30 @@ class CompletionsHandler:
             n=candidates,
         )
         prompts = parse_prompts(request.prompt, "prompt", info, limits.MAX_PROMPTS)
+        if request.suffix:
+            prompts, sampling = self._filling_in(request, prompts, sampling)
         if len(prompts) * candidates > limits.MAX_COMPLETIONS:
             raise BadRequest(
                 f"More than {limits.MAX_COMPLETIONS} completions were asked for (prompts times n or best_of).",
                 param="prompt",
             )
         return _Wanted(request, prompts, sampling, request.n or 1, echo_only)
+
+    def _filling_in(
+        self, request: CompletionRequest, prompts: Sequence[Prompt], sampling: SamplingParams
+    ) -> tuple[tuple[Prompt, ...], SamplingParams]:
+        """Prompts with a suffix as prompts without one. Raises BadRequest."""
+        tokenizer, suffix = self._services.engine.tokenizer, request.suffix or ""
+        if request.echo:
+            raise BadRequest("'echo' and 'suffix' exclude each other.", param="echo")
+        if len(suffix) > limits.MAX_PROMPT_CHARS:
+            raise too_long(self._services.engine.model_info, f"{len(suffix)} characters behind it", "suffix")
+        texts = [prompt.text for prompt in prompts if prompt.text is not None]
+        if len(texts) < len(prompts):
+            raise BadRequest("With 'suffix' prompts must be strings.", param="prompt")
+        filled = tuple(Prompt(text=fill_in_prompt(tokenizer, text, suffix)) for text in texts)
+        stops = (*sampling.stop_token_ids, *fill_in_stops(tokenizer))
+        return filled, msgspec.structs.replace(sampling, stop_token_ids=stops)
 
     async def _style(self, wanted: _Wanted) -> CompletionStyle:
         request, tokenizer = wanted.request, self._services.engine.tokenizer

@@ -45,9 +45,9 @@ class EmbeddingsHandler:
         model = services.model(wanted.model)
         check_user(wanted.user)
         check_cache_salt(wanted.cache_salt)
-        width = self._dimensions(wanted.dimensions)
+        width = self.dimensions(wanted.dimensions)
         prompts = parse_prompts(wanted.input, "input", services.engine.model_info, limits.MAX_EMBEDDING_INPUTS)
-        work = self._embed(prompts, services.tenant(context, wanted.cache_salt), context)
+        work = self.embed(prompts, services.tenant(context, wanted.cache_salt), context)
         vectors, tokens = await unless_disconnected(request.receive, work)
         as_base64 = wanted.encoding_format == "base64"
         data = [
@@ -57,7 +57,8 @@ class EmbeddingsHandler:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json_response({"object": "list", "data": data, "model": model, "usage": usage})
 
-    def _dimensions(self, wanted: int | None) -> int:
+    def dimensions(self, wanted: int | None) -> int:
+        """How many numbers a vector gets. Raises BadRequest."""
         size = self._services.engine.model_info.embedding_size
         if not size:
             raise BadRequest("The served model has no embeddings.", param="model")
@@ -65,7 +66,7 @@ class EmbeddingsHandler:
             raise BadRequest(f"dimensions must lie between 1 and {size}.", param="dimensions")
         return wanted or size
 
-    async def _embed(
+    async def embed(
         self, prompts: Sequence[Prompt], tenant: str, context: RequestContext
     ) -> tuple[list[Sequence[float]], int]:
         """The vectors, and how many tokens went in."""
@@ -96,9 +97,15 @@ class EmbeddingsHandler:
 
 
 def _written(vector: Sequence[float], width: int, as_base64: bool) -> Any:
-    """The first ``width`` dimensions, normalised again where some were cut; float32 little-endian in base64."""
+    """Float32, little-endian, in base64."""
+    values = shortened(vector, width)
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode() if as_base64 else values
+
+
+def shortened(vector: Sequence[float], width: int) -> list[float]:
+    """The first ``width`` dimensions, normalised again where some were cut."""
     values = list(vector[:width])
     if width < len(vector):
         norm = math.sqrt(sum(value * value for value in values)) or 1.0
         values = [value / norm for value in values]
-    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode() if as_base64 else values
+    return values

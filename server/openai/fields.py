@@ -113,7 +113,6 @@ GRAMMAR_FIELDS: Mapping[str, str] = MappingProxyType(
 COMPLETIONS_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {name: off for name, off in REFUSED.items() if name != "echo"}
     | {
-        "suffix": ("",),
         "tools": ([],),
         "tool_choice": ("none", "auto"),
         "functions": ([],),

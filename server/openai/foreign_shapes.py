@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from server.body import convert
 from server.errors import Unsupported
 from server.openai.responses.input import read_items, to_messages
+from server.openai.responses.tools import chat_choice, chat_tools, declared_tools
+from server.openai.types.responses import ResponsesRequest
 
 _NOT_HERE = ("previous_response_id", "conversation", "background", "prompt")
 """Fields of Responses that would change the answer and have no word on chat."""
@@ -36,21 +39,39 @@ def _from_responses(body: dict[str, Any]) -> dict[str, Any]:
     for name in _NOT_HERE:
         if body.get(name):
             raise Unsupported(name, f"'{name}' is not supported by this endpoint; use /v1/responses.")
-    instructions, tools = body.get("instructions"), body.get("tools")
-    items = read_items(body["input"], continues=False)
-    found = {_RESPONSES_FIELDS.get(name, name): value for name, value in body.items()}
-    found["messages"] = to_messages(instructions if isinstance(instructions, str) else None, [], items)
-    if isinstance(tools, list):  # hosted tools are ignored here as they are there
-        found["tools"] = [tool for tool in tools if not isinstance(tool, dict) or _is_foreign(tool) or _is_chat(tool)]
-    text = body.get("text")
-    if isinstance(text, dict) and isinstance(given := text.get("format"), dict) and body.get("response_format") is None:
-        schema = given.get("type") == "json_schema" and "json_schema" not in given
-        found["response_format"] = {"type": "json_schema", "json_schema": given} if schema else given
+    asked = convert(body, ResponsesRequest)
+    items = read_items(asked.input, continues=False)
+    for index, item in enumerate(items):
+        if item["type"] == "item_reference":
+            raise Unsupported(f"input[{index}]", "Items are sent whole here; stored ones are known to /v1/responses.")
+    declared = declared_tools([_flat(tool) for tool in asked.tools or ()], items)
+    found = {_RESPONSES_FIELDS.get(name, name): value for name, value in body.items() if name != "input"}
+    found["messages"] = to_messages(asked.instructions, [], items)
+    found["tools"] = chat_tools(declared)
+    found["tool_choice"] = chat_choice(asked.tool_choice, declared)
+    if asked.top_logprobs:
+        found["logprobs"] = True
+    shape = (asked.text or {}).get("format")
+    if isinstance(shape, dict) and body.get("response_format") is None:
+        flat = shape.get("type") == "json_schema" and "json_schema" not in shape
+        found["response_format"] = {"type": "json_schema", "json_schema": shape} if flat else shape
     return found
+
+
+def _flat(tool: Any) -> Any:
+    """A tool in the form of Responses, whichever of the two it has."""
+    if not isinstance(tool, dict) or not _is_chat(tool):
+        return tool
+    kind = _chat_kind(tool)
+    return {**tool[kind], "type": kind}
 
 
 def _is_chat(tool: Mapping[str, Any]) -> bool:
     return isinstance(tool.get("function"), dict) or isinstance(tool.get("custom"), dict)
+
+
+def _chat_kind(tool: Mapping[str, Any]) -> str:
+    return "function" if isinstance(tool.get("function"), dict) else "custom"
 
 
 def _is_foreign(tool: Any) -> bool:
@@ -64,7 +85,7 @@ def _tool(tool: Any) -> Any:
     if not _is_foreign(tool):
         return tool
     if _is_chat(tool):
-        return {**tool, "type": "function" if "function" in tool else "custom"}
+        return {**tool, "type": _chat_kind(tool)}
     inner = {key: value for key, value in tool.items() if key not in ("type", "input_schema")}
     if "input_schema" in tool:
         return {"type": "function", "function": {**inner, "parameters": tool["input_schema"]}}

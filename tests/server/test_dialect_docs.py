@@ -16,6 +16,8 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 
 from server.anthropic import fields as messages
 from server.anthropic.types import MessagesRequest
+from server.ollama import fields as ollama
+from server.ollama import types as ollama_types
 from server.openai import fields as chat
 from server.openai.responses import fields as responses
 from server.openai.types.chat import ChatCompletionRequest
@@ -84,3 +86,23 @@ use_beam_search user vllm_xargs watermarking"""
 def test_every_field_of_vllm_is_known() -> None:
     supported = {field.encode_name for field in msgspec.structs.fields(ChatCompletionRequest)}
     assert set(VLLM.split()) - supported - {*chat.IGNORED, *chat.REFUSED} == set()
+
+
+def test_ollamas_fields_have_their_answers() -> None:
+    section = TEXT.partition("\n## Ollama's API")[2].partition("\n## ")[0]
+    head, _, tail = section.partition("\nWithout effect:")
+    table, _, last = tail.partition("\nAnswered with a 400")
+    named = head.rpartition("Supported fields:")[2]
+    kinds = (
+        ollama_types.ChatRequest,
+        ollama_types.GenerateRequest,
+        ollama_types.EmbedRequest,
+        ollama_types.ShowRequest,
+    )
+    for kind in kinds:
+        for field in msgspec.structs.fields(kind):
+            assert f"`{field.encode_name}`" in named
+    for name, why in ollama.IGNORED.items():
+        assert f"| `{name}` | {why} |" in table
+    for name in ollama.REFUSED:
+        assert f"`{name}`" in last

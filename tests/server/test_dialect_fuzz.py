@@ -63,6 +63,33 @@ CHAT: dict[str, Any] = {
     "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}, "logprobs": True, "top_logprobs": 1,
     "stop": ["x"], "logit_bias": {"5": 1}, "metadata": {"a": "b"}, "moderation": None, "thinking": {"type": "enabled"}, "max_completion_tokens": 9,
 }  # fmt: skip
+MESSAGES_ON_CHAT = {
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "f", "input": {"a": "x"}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "5"}]}]},
+    ],
+    "tools": [{"name": "f", "description": "d", "input_schema": SCHEMA}, {"type": "function", "name": "g", "parameters": SCHEMA}],
+    "tool_choice": {"type": "tool", "name": "f"}, "reasoning": {"effort": "low", "enabled": True, "exclude": False},
+}  # fmt: skip
+OLLAMA = {
+    "model": "test-model", "format": SCHEMA, "think": True, "keep_alive": "5m", "logprobs": True, "top_logprobs": 1,
+    "messages": [
+        {"role": "system", "content": "s"}, {"role": "user", "content": "hi", "images": []},
+        {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [{"id": "c", "function": {"index": 0, "name": "f", "arguments": {"a": "x"}}}]},
+        {"role": "tool", "tool_name": "f", "tool_call_id": "c", "content": "5"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA}}],
+    "options": {"temperature": 0.5, "top_k": 3, "seed": 1, "num_predict": 9, "stop": ["x"], "repeat_penalty": 1.1, "num_ctx": 9},
+}  # fmt: skip
+OLLAMA_PROMPT = {
+    "model": "test-model",
+    "prompt": "hi",
+    "system": "s",
+    "raw": True,
+    "format": "json",
+    "options": {"stop": "x"},
+}
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1.5, 1 << 62, 1e300, "", "x", "\U0001f600", "a" * 600, [], {}, [None], [[]], [{}], {"": None},
     {"type": "function"}, {"type": ["x"]}, {"type": {}}, [{"type": "text"}], {"$ref": "#/nowhere"}, {"type": "text", "text": 5},
@@ -89,8 +116,21 @@ def replaced(body: Any, path: tuple[Any, ...], odd: Any) -> Any:
     return changed
 
 
+def _told(error: Any) -> str:
+    return str(error if isinstance(error, str) else error["message"])
+
+
 @pytest.mark.parametrize(
-    ("route", "body"), [("/v1/responses", RESPONSES), ("/v1/messages", MESSAGES), ("/v1/chat/completions", CHAT)]
+    ("route", "body"),
+    [
+        ("/v1/responses", RESPONSES),
+        ("/v1/messages", MESSAGES),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/chat/completions", RESPONSES),
+        ("/v1/chat/completions", MESSAGES_ON_CHAT),
+        ("/api/chat", OLLAMA),
+        ("/api/generate", OLLAMA_PROMPT),
+    ],
 )
 async def test_one_odd_part_never_breaks_the_server(make_gateway: Callable[..., Any], route: str, body: Any) -> None:
     rng = random.Random(17)
@@ -105,7 +145,7 @@ async def test_one_odd_part_never_breaks_the_server(make_gateway: Callable[..., 
             changed = {**replaced(body, path, odd), "stream": rng.random() < 0.5}
             response = await gateway.client.post(route, content=orjson.dumps(changed))
             broken = response.status_code not in (200, 400, 404) or "internal_error" in response.text
-            if broken or (response.status_code != 200 and not response.json()["error"]["message"]):
+            if broken or (response.status_code != 200 and not _told(response.json()["error"])):
                 problems.append((path, odd, response.status_code, response.text[:200]))
         assert gateway.engine.running == 0
     assert not problems

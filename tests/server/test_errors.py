@@ -200,7 +200,7 @@ def test_a_missing_field_is_named(client: openai.OpenAI, path: str, name: str) -
         ("GET", "/api/v0/models", "/v1/models"),
         ("GET", "/v1/metrics", "/metrics"),
         ("GET", "/v1", ""),
-        ("POST", "/api/chat", ""),
+        ("POST", "/v1/api/chat", "/api/chat"),
         ("POST", "/v1/images/generations", ""),
         ("GET", "/" + "models/" * 1000 + "x", ""),
     ],

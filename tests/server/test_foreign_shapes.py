@@ -165,6 +165,13 @@ async def test_what_only_responses_can_do_is_refused(gateway: Gateway, field: st
     assert "/v1/responses" in response.json()["error"]["message"]
 
 
+async def test_items_of_stored_responses_are_refused(gateway: Gateway) -> None:
+    reference = {"type": "item_reference", "id": "msg_1"}
+    response = await gateway.client.post("/v1/chat/completions", json={"input": [USER, reference]})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "input[1]"
+
+
 @pytest.mark.parametrize(
     "tool",
     [

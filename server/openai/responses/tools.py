@@ -95,16 +95,22 @@ def _of_namespace(tool: Mapping[str, Any], where: str) -> list[Declared]:
 
 def read_tools(declared: Sequence[Declared], choice: Any, parallel: bool | None) -> Tools:
     """Errors name the tools in chat's form: see server.param_names.tool_path."""
+    return parse_tools(chat_tools(declared), chat_choice(choice, declared), parallel)
+
+
+def chat_tools(declared: Sequence[Declared]) -> list[dict[str, Any]]:
+    """The tools in chat's form."""
     wrapped = []
     for entry in declared:
         kind = entry.tool["type"]
         given = {key: entry.tool[key] for key in _KEYS[kind] if key in entry.tool}
         wrapped.append({"type": kind, kind: given | ({"name": entry.name} if entry.namespace else {})})
-    return parse_tools(wrapped, _choice(choice, declared), parallel)
+    return wrapped
 
 
-def _choice(choice: Any, declared: Sequence[Declared]) -> Any:
-    """allowed_tools may list namespaces, and tools of other types, which are ignored like their definitions."""
+def chat_choice(choice: Any, declared: Sequence[Declared]) -> Any:
+    """``tool_choice`` in chat's form. allowed_tools may list namespaces, and tools of other types, which are ignored
+    like their definitions."""
     if not isinstance(choice, dict):
         return choice
     if choice.get("type") != "allowed_tools" or not isinstance(choice.get("tools"), list):

@@ -14,6 +14,7 @@ class CompletionRequest(SamplingFields, kw_only=True, frozen=True):
     prompt: str | list[Any]
     """A string, strings, token ids, or lists of token ids."""
     model: str | UnsetType = UNSET
+    suffix: str | None = None
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None

@@ -1,0 +1,80 @@
+"""What Ollama's clients ask about models: which there are, what they can do, whether they are loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from server.fill_in import can_fill_in
+from server.services import Services
+
+API_VERSION = "0.12.6"
+"""The version of Ollama whose API this is; clients refuse to talk to one that is too old."""
+_NEVER = "2318-01-01T00:00:00Z"
+"""What Ollama, too, says of models that stay loaded."""
+
+
+def list_models(services: Services) -> dict[str, Any]:
+    """GET /api/tags."""
+    return {"models": [_model(services, name) for name in services.model_names]}
+
+
+def running_models(services: Services) -> dict[str, Any]:
+    """GET /api/ps: what is served is loaded, and stays so."""
+    info = services.engine.model_info
+    more = {"expires_at": _NEVER, "size_vram": 0, "context_length": info.context_length}
+    return {"models": [{**_model(services, name), **more} for name in services.model_names]}
+
+
+def show_model(services: Services, name: str) -> dict[str, Any]:
+    """POST /api/show. Raises ModelNotFound."""
+    info, dialect = services.engine.model_info, services.planner.dialect
+    services.model(name)
+    capabilities = ["completion", "tools"]
+    capabilities += ["thinking"] if dialect.reasoning is not None else []
+    capabilities += ["insert"] if can_fill_in(services.engine.tokenizer) else []
+    family = info.architecture
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": "{{ .Prompt }}",
+        "details": _details(services),
+        "model_info": {
+            "general.architecture": family,
+            f"{family}.context_length": info.context_length,
+            f"{family}.embedding_length": info.embedding_size,
+        },
+        "capabilities": capabilities,
+        "modified_at": _modified(services),
+    }
+
+
+def _model(services: Services, name: str) -> dict[str, Any]:
+    """Every name has a tag there, and some clients read it."""
+    tagged = name if ":" in name else f"{name}:latest"
+    digest = hashlib.sha256(f"{name} {services.engine.model_info.created}".encode()).hexdigest()
+    return {
+        "name": tagged,
+        "model": tagged,
+        "modified_at": _modified(services),
+        "size": 0,
+        "digest": digest,
+        "details": _details(services),
+    }
+
+
+def _details(services: Services) -> dict[str, Any]:
+    info = services.engine.model_info
+    return {
+        "parent_model": "",
+        "format": "gguf" if info.model_path.endswith(".gguf") else "safetensors",
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": "",
+        "quantization_level": info.quantization,
+    }
+
+
+def _modified(services: Services) -> str:
+    return datetime.fromtimestamp(services.engine.model_info.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
