@@ -10,6 +10,7 @@ from typing import Any
 from toolcall.constraint_raw import inner_anchor, raw_value, writable
 from toolcall.constraint_styles import TaggedArguments
 from toolcall.lark import Rules, Schema, json_rule, lark_literal
+from toolcall.schema import IMPLIED
 from toolcall.schema_merging import combined
 from toolcall.schema_references import escaped, follow
 from toolcall.schema_values import literals
@@ -20,11 +21,6 @@ _WHOLE_OBJECT = frozenset(
 )  # fmt: skip
 _RAW_GAPS = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "$ref"))
 _RAW_KEYWORDS = _RAW_GAPS | {"pattern", "minLength", "maxLength", "format"}
-_IMPLIED = {
-    "properties": "object", "additionalProperties": "object", "required": "object", "items": "array",
-    "minItems": "array", "minimum": "number", "maximum": "number", "multipleOf": "number", "pattern": "string",
-    "minLength": "string", "maxLength": "string",
-}  # fmt: skip
 _PLAIN_TYPES = {"integer", "number", "boolean", "null"}
 """Types whose JSON holds no marks."""
 _ROOT = "whole-schema"
@@ -294,7 +290,7 @@ def _types(schema: Schema) -> set[str]:
         part = _resolve(todo.pop())
         types = part.get("type")
         own = {types} if isinstance(types, str) else set(types or ())
-        found |= own or {name for key, name in _IMPLIED.items() if key in part}
+        found |= own or {IMPLIED[key] for key in part if key in IMPLIED}
         found |= {"string" if isinstance(value, str) else "other" for value in literals(part)}
         for key in ("anyOf", "oneOf", "allOf"):
             todo += [{**_definitions(part), **one} for one in part.get(key) or () if isinstance(one, Mapping)]
