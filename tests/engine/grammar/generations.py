@@ -48,14 +48,11 @@ class RandomModel(HashLMExecutor):
 
     def __init__(self, num_pages: int) -> None:
         super().__init__(num_pages)
+        self.vocab_size = VOCAB_SIZE
         self._sampler = Sampler(VOCAB_SIZE)
         self._vocab = _mix(np.arange(1, VOCAB_SIZE + 1, dtype=np.uint64))
         self._bias = np.full(VOCAB_SIZE, UNPRINTABLE_BIAS, np.float32)
         self._bias[32:127] = self._bias[len(TOKENS) - len(PIECES) : len(TOKENS)] = 0.0
-
-    @property
-    def vocab_size(self) -> int:
-        return VOCAB_SIZE
 
 
 def backend() -> LLGuidanceBackend:
