@@ -94,7 +94,7 @@ async def test_bombs(capsys: pytest.CaptureFixture[str]) -> None:
                 tally[f"followed, {engine.end_of_bomb()}"] += 1
                 assert engine.write() == engine.golden, name
             slowest = max(slowest, (time.monotonic() - start, name))
-            process = checker._process
+            process = checker.quick.process
             biggest = max(biggest, peak_bytes(process.pid) if process is not None and process.returncode is None else 0)
             assert engine.grammar.cached_bytes <= llguidance_backend.CACHE_BYTES
     finally:
