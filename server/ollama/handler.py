@@ -159,7 +159,5 @@ async def _stream(generation: Generation, lines: AnswerLines) -> AsyncGenerator[
 
 
 async def _fold(generation: Generation, lines: AnswerLines) -> Mapping[str, Any]:
-    async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            lines.write(delta)
+    await generation.fold(lines.write)
     return lines.whole(generation.usage)

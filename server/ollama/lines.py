@@ -6,7 +6,7 @@ Silence is filled with lines that say nothing, since an empty line or a comment 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -20,9 +20,9 @@ from server.extension import extension
 from server.generation import ChoiceDelta, Usage
 from server.json_response import JsonArray
 from server.ollama.errors import ollama_error
+from server.openai.logprobs import LogprobWriter
 from server.streaming import EventStream
 
-LogprobWriter = Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
 _NANOSECONDS = 1_000_000_000
 
 

@@ -29,11 +29,8 @@ def running_models(services: Services) -> dict[str, Any]:
 
 def show_model(services: Services, name: str) -> dict[str, Any]:
     """POST /api/show. Raises ModelNotFound."""
-    info, dialect = services.engine.model_info, services.planner.dialect
+    info = services.engine.model_info
     services.model(name)
-    capabilities = ["completion", "tools"]
-    capabilities += ["thinking"] if dialect.reasoning is not None else []
-    capabilities += ["insert"] if can_fill_in(services.engine.tokenizer) else []
     family = info.architecture
     return {
         "modelfile": "",
@@ -45,7 +42,7 @@ def show_model(services: Services, name: str) -> dict[str, Any]:
             f"{family}.context_length": info.context_length,
             f"{family}.embedding_length": info.embedding_size,
         },
-        "capabilities": capabilities,
+        "capabilities": _capabilities(services),
         "modified_at": _modified(services),
     }
 
@@ -61,7 +58,15 @@ def _model(services: Services, name: str) -> dict[str, Any]:
         "size": 0,
         "digest": digest,
         "details": _details(services),
+        "capabilities": _capabilities(services),
     }
+
+
+def _capabilities(services: Services) -> list[str]:
+    """In the list, too: some clients (Cline) offer no tools to models that do not say there that they can call."""
+    found = ["completion", "tools"]
+    found += ["thinking"] if services.planner.dialect.reasoning is not None else []
+    return found + (["insert"] if can_fill_in(services.engine.tokenizer) else [])
 
 
 def _details(services: Services) -> dict[str, Any]:

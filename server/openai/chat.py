@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -113,7 +113,7 @@ class ChatHandler:
             model=self._services.model(chat.model),
             calls="function_call" if legacy else "tool_calls",
             finish_calls="function_call" if legacy else self._services.args.tool_finish_reason,
-            reasoning=chat.include_reasoning is not False and _reasoning(chat).get("exclude") is not True,
+            reasoning=_reasoning_fields(chat),
             logprobs=chat_logprobs(self._services.engine.tokenizer) if chat.logprobs else None,
             token_ids=bool(chat.return_token_ids),
             relaxations=plan.relaxations,
@@ -146,6 +146,14 @@ def _tools(chat: ChatCompletionRequest) -> Tools:
 def _reasoning(chat: ChatCompletionRequest) -> dict[str, Any]:
     """``reasoning``, in which clients of OpenRouter and of Responses say what chat has words of its own for."""
     return chat.reasoning if isinstance(chat.reasoning, dict) else {}
+
+
+def _reasoning_fields(chat: ChatCompletionRequest) -> Sequence[str]:
+    """Where the answer has its reasoning; clients of OpenRouter, which ask so, read it in a field of its own."""
+    asked = _reasoning(chat)
+    if chat.include_reasoning is False or asked.get("exclude") is True:
+        return ()
+    return ("reasoning_content", "reasoning") if asked else ("reasoning_content",)
 
 
 def _effort(chat: ChatCompletionRequest) -> str | None:

@@ -21,15 +21,16 @@ CallStyle = Literal["tool_calls", "function_call"]
 
 @dataclass(frozen=True, slots=True)
 class ChatStyle:
-    """What this request's answers look like. finish_calls: the finish_reason of an answer with calls.
-    relaxations: what of the request's schemas is not enforced. custom: the names of custom tools."""
+    """What this request's answers look like. finish_calls: the finish_reason of an answer with calls. reasoning: the
+    fields that hold it, none to leave it out. relaxations: what of the request's schemas is not enforced. custom: the
+    names of custom tools."""
 
     id: str
     created: int
     model: str
     calls: CallStyle = "tool_calls"
     finish_calls: str = "tool_calls"
-    reasoning: bool = True
+    reasoning: Sequence[str] = ("reasoning_content",)
     logprobs: LogprobWriter | None = None
     token_ids: bool = False
     relaxations: Sequence[str] = ()
@@ -128,7 +129,7 @@ class ChunkWriter:
         if kind is ToolCallStart:
             return self._call(event, choice)  # type: ignore[arg-type]
         if kind is ReasoningDelta and self._style.reasoning:
-            return b'{"reasoning_content":%b}' % orjson.dumps(event.text)  # type: ignore[union-attr]
+            return orjson.dumps(dict.fromkeys(self._style.reasoning, event.text))  # type: ignore[union-attr]
         return b""
 
     def _call(self, event: ToolCallStart, choice: int) -> bytes:
@@ -247,7 +248,7 @@ class ChatFold:
         text = "".join(choice.text)
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
         if choice.reasoning and self._style.reasoning:
-            message["reasoning_content"] = "".join(choice.reasoning)
+            message |= dict.fromkeys(self._style.reasoning, "".join(choice.reasoning))
         entries = [self._style.call(call.id, call.name, "".join(call.arguments)) for call in calls]
         if entries and self._style.calls == "function_call":
             message["function_call"] = entries[0]["function"]

@@ -1,8 +1,9 @@
 """Chat requests that clients write in the shapes of the other APIs, as Cursor does whatever the endpoint.
 
 Its agent sends the body of a Responses request here, its other modes chat bodies with tools in the flat form of
-Responses or in Anthropic's, and calls and results as Anthropic's content blocks. None of these shapes means anything
-else on chat, so they are read for what they say; the answer is chat's, and errors name chat's fields.
+Responses or in Anthropic's, and calls and results as Anthropic's content blocks. Agents that pass on what MCP tools
+return put lists of parts, or texts, into the list of parts. None of these shapes means anything else on chat, so they
+are read for what they say; the answer is chat's, and errors name chat's fields.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ def in_chat_shape(body: dict[str, Any]) -> dict[str, Any]:
     tools, messages = body.get("tools"), body.get("messages")
     if isinstance(tools, list) and any(_is_foreign(tool) for tool in tools):
         body = {**body, "tools": [_tool(tool) for tool in tools]}
+    if isinstance(messages, list) and any(map(_has_loose_parts, messages)):
+        messages = [_with_flat_parts(message) for message in messages]
+        body = {**body, "messages": messages}
     if isinstance(messages, list) and any(map(_has_blocks, messages)):
         body = {**body, "messages": [plain for message in messages for plain in _messages(message)]}
     return body
@@ -91,6 +95,25 @@ def _tool(tool: Any) -> Any:
         return {"type": "function", "function": {**inner, "parameters": tool["input_schema"]}}
     kind = tool.get("type") or "function"
     return {"type": kind, kind: inner}
+
+
+def _has_loose_parts(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, dict) else None
+    return isinstance(content, list) and any(isinstance(part, (str, list)) for part in content)
+
+
+def _with_flat_parts(message: Any) -> Any:
+    """The message with its content as a list of parts: texts become parts, lists in lists are unpacked."""
+    if not _has_loose_parts(message):
+        return message
+    parts, left = [], [message["content"]]
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            left.extend(reversed(part))
+        else:
+            parts.append({"type": "text", "text": part} if isinstance(part, str) else part)
+    return {**message, "content": parts}
 
 
 def _has_blocks(message: Any) -> bool:

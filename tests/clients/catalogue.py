@@ -117,6 +117,17 @@ CLIENTS = (
         real=("tools", "tools-stream"),
     ),
     Client(
+        "ollama-python",
+        "python",
+        "ollama_sdk.py",
+        ("ollama",),
+        (
+            *("tools", "tools-stream", "structured", "json-object", "generate"),
+            *("embeddings", "models", "errors", "stream-failure"),
+        ),
+        real=("structured", "generate", "models"),
+    ),
+    Client(
         "openai-node",
         "node",
         "openai_node.mjs",

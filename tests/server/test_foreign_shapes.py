@@ -115,6 +115,34 @@ async def test_calls_and_results_as_content_blocks(gateway: Gateway) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        [[{"type": "text", "text": "sun"}, {"type": "text", "text": "ny"}]],
+        [[[{"type": "text", "text": "sun"}]], {"type": "text", "text": "ny"}],
+        ["sun", "ny"],
+        [["sun"], [], ["ny"]],
+        [{"type": "text", "text": "sun"}, "ny"],
+    ],
+)
+async def test_content_in_lists_of_lists(gateway: Gateway, content: Any) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+    def history(said: Any) -> list[Any]:
+        asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [{"role": "user", "content": said}, asked, {"role": "tool", "tool_call_id": "c1", "content": said}]
+
+    plain = await _prompt(gateway, messages=history("sunny"), tools=[NESTED])
+    assert await _prompt(gateway, messages=history(content), tools=[NESTED]) == plain
+
+
+@pytest.mark.parametrize("content", [[[5]], [[{"text": "x"}]], [None], [["x", {"type": "image_url"}]]])
+async def test_what_is_no_part_stays_refused_in_lists_of_lists(gateway: Gateway, content: Any) -> None:
+    response = await gateway.chat({"role": "user", "content": content})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith("messages[0].content[")
+
+
 async def test_a_body_of_responses_is_answered_as_chat(make_gateway: Callable[..., Any]) -> None:
     flat = SAME_TOOL["of Responses"]
     items = [
@@ -215,7 +243,18 @@ async def test_reasoning_as_an_object(gateway: Gateway, reasoning: Any, plain: A
 async def test_reasoning_can_be_left_out_and_has_to_be_known(make_gateway: Callable[..., Any]) -> None:
     async with make_gateway("<think>\nhm\n</think>\n\nSunny.") as gateway:
         message = (await gateway.chat(USER)).json()["choices"][0]["message"]
-        assert message["reasoning_content"]
+        assert message["reasoning_content"] == "hm"
+        assert "reasoning" not in message
+        for reasoning in ({"effort": "low"}, {"enabled": True}):  # OpenRouter's clients read OpenRouter's field
+            message = (await gateway.chat(USER, reasoning=reasoning)).json()["choices"][0]["message"]
+            assert message["reasoning"] == message["reasoning_content"] == "hm"
+            deltas = [
+                choice["delta"]
+                for chunk in (await gateway.stream(USER, reasoning=reasoning))[:-1]
+                for choice in chunk["choices"]
+            ]
+            assert "".join(delta.get("reasoning", "") for delta in deltas) == "hm"
+            assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "hm"
         message = (await gateway.chat(USER, reasoning={"exclude": True})).json()["choices"][0]["message"]
         assert message == {"role": "assistant", "content": "Sunny.", "refusal": None}
         response = await gateway.chat(USER, reasoning={"effort": "ultra"})

@@ -199,6 +199,7 @@ async def test_models(gateway: Gateway) -> None:
     (model,) = (await client.get("/api/tags")).json()["models"]
     assert model["name"] == model["model"] == "test-model:latest"
     assert model["details"]["family"]
+    assert {"completion", "tools", "thinking"} <= set(model["capabilities"])
     (running,) = (await client.get("/api/ps")).json()["models"]
     assert running["context_length"] == 8192
     assert (await client.get("/api/version")).json()["version"].count(".") == 2
