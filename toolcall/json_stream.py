@@ -3,6 +3,9 @@
 What the model wrote is copied byte for byte. The repairs are those that can be made without looking ahead: those of
 strings (toolcall.json_strings), a trailing comma is left out, a missing one is put in, doubled outer braces are read as
 one, and the spellings of other languages (True, None, 'text', tuples, sets, undefined) become JSON.
+
+Inside marks that say that a call stands here (``Lexer.ends``) more is read: comments, line ends written as ``\\n``
+between values, commas twice, words without quotes, and brackets that are missing, wrong or one too many.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from toolcall.json_strings import read_python_string, read_string
+from toolcall.json_strings import have, opens_string, read_python_string, read_string
 from toolcall.json_text import WORDS, number, quote
-from toolcall.lexer import SPACE, Lexer, NoCall, Put, Read, skip_space
+from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, ends_here, ignore, skip_space, until
 
 MAX_DEPTH = 200
 """Deeper values are no calls: json.loads of every client must be able to read the arguments."""
@@ -20,6 +23,8 @@ MAX_DEPTH = 200
 MAX_ATOM = 4096
 """A longer number is none: Python's json.loads reads up to 4,300 digits. Grammars allow numbers of any length, and
 random models write hundreds of digits."""
+
+_MAX_DOUBLED = 8
 
 MAX_WORD = 400
 """Longer text without quotes is no value."""
@@ -30,6 +35,11 @@ _SPACES = re.compile(f"[{SPACE}]+")
 _JSON_SPACE = {ord(char): " " for char in SPACE if char not in " \t\r\n"}
 """What is white space here, and not in JSON."""
 _ATOM = re.compile(r"[^\s,:;\]})\[{(\"'<>`]+")
+_PHRASE = re.compile(r"[^\s,:;\]})\[{(\"'<>`][^,;\]})\[{(\"'<>`\n]*")
+_LINE_END, _COMMENT_END = Markers(("\n",)), Markers(("*/",))
+_COMMAS, _COLONS = ",;，", ":=："
+_NOISE = "\\/#"
+"""What comments begin with, and line ends that are written as escapes."""
 _OTHER_WORDS = {"TRUE": "true", "FALSE": "false", "NULL": "null", "undefined": "null"}
 _NO_NUMBER = re.compile(r"[+-]?(?:nan|inf(?:inity)?)", re.IGNORECASE)
 """What JSON has no word for is text, as in tags."""
@@ -50,10 +60,28 @@ def read_atom(lx: Lexer, put: Put, *, python: bool = False) -> Read[None]:
     text = WORDS.get(word) or number(word) or _other_base(word)
     if text is None and not python:
         text = _OTHER_WORDS.get(word) or (quote(word) if _NO_NUMBER.fullmatch(word) else None)
+        if text is None and lx.ends is not None:
+            yield from _read_phrase(lx, put)
+            return
     if text is None:
         raise NoCall
     lx.pos = found.end()
     put(text)
+
+
+def _read_phrase(lx: Lexer, put: Put) -> Read[None]:
+    """Words without quotes, which are the text that they say."""
+    while True:
+        found = _PHRASE.match(lx.buf, lx.pos)
+        if found is None or len(found.group()) > MAX_WORD:
+            raise NoCall
+        if found.end() < len(lx.buf) or lx.at_end():
+            break
+        yield
+    if lx.buf[found.end() : found.end() + 1] in "\"'([{<>`":
+        raise NoCall
+    lx.pos = found.end()
+    put(quote(found.group().rstrip(SPACE)))
 
 
 def _other_base(word: str) -> str | None:
@@ -91,7 +119,10 @@ def read_value(
         buf, pos = lx.buf, lx.pos
         if pos >= len(buf):
             if lx.at_end():
-                raise NoCall
+                if lx.ends is None or lx.ends.words or frame.need != "comma":
+                    raise NoCall
+                _close_all(frame, put)
+                return
             yield
             continue
         char = buf[pos]
@@ -106,10 +137,12 @@ def read_value(
                 put(space)
             continue
         need = frame.need
-        if need == "comma":
+        if lx.ends is not None and (yield from _mended(lx, frame, char, put)):
+            pass
+        elif need == "comma":
             _after_value(lx, frame, char, put)
         elif need == "colon":
-            if char != ":":
+            if char != ":" and not (lx.ends is not None and char in _COLONS):
                 raise NoCall
             put(":")
             lx.pos += 1
@@ -129,9 +162,52 @@ def read_value(
             return
 
 
+def _mended(lx: Lexer, frame: _Frame, char: str, put: Put) -> Read[bool]:
+    """Passes over what says nothing: a comment, a line end written as an escape, a comma too many. Where the call ends
+    although brackets are missing, writes them. Returns whether there was any of that."""
+    assert lx.ends is not None
+    if char in _NOISE:
+        return (yield from _pass_comment(lx, char, python=frame.python))
+    if char in _COMMAS and frame.need in ("key", "value"):
+        passed = bool(frame.comma or frame.fresh)
+        lx.pos += passed
+        return passed
+    if char in lx.ends.first and (frame.need == "comma" or frame.comma) and (yield from ends_here(lx)):
+        _close_all(frame, put)
+        return True
+    return False
+
+
+def _pass_comment(lx: Lexer, char: str, *, python: bool) -> Read[bool]:
+    if char != "#":
+        yield from have(lx, 2)
+    elif not python:
+        return False
+    after = lx.buf[lx.pos + 1 : lx.pos + 2]
+    if char == "\\" and after in "nrt":
+        lx.pos += 2
+        return True
+    if char == "\\" or (char == "/" and after not in "/*"):
+        return False
+    word = yield from until(lx, _COMMENT_END if char == "/" and after == "*" else _LINE_END, ignore)
+    lx.pos += len(word or "")
+    return True
+
+
+def skip_noise(lx: Lexer, *, python: bool = False) -> Read[str]:
+    """Consumes white space, and comments where a call is marked off; returns the character behind them, "" at the end
+    of input."""
+    while True:
+        char = yield from skip_space(lx)
+        if lx.ends is None or not char or char not in _NOISE:
+            return char
+        if not (yield from _pass_comment(lx, char, python=python)):
+            return char
+
+
 def _read_key(lx: Lexer, put: Put, char: str, python: bool) -> Read[None]:
     """A key. In Python one without quotes is a number or the like, and becomes the text that means it."""
-    if char in "\"'":
+    if opens_string(lx, char):
         yield from read_string(lx, put, python=python)
     elif python:
         yield from read_atom(lx, lambda atom: put(quote(atom)), python=True)
@@ -168,9 +244,10 @@ def _flush_comma(frame: _Frame, put: Put) -> None:
 
 def _after_value(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
     in_object = frame.closers[-1] == "}}"
-    if char == "," or (char == '"' if in_object else char in '"{['):
-        lx.pos += char == ","
-        frame.comma = "," if char == "," else ", "
+    comma = char == "," or (lx.ends is not None and char in _COMMAS)
+    if comma or (char == '"' if in_object else char in '"{['):
+        lx.pos += comma
+        frame.comma = "," if comma else ", "
         frame.need = "key" if in_object else "value"
     else:
         _close(lx, frame, char, put)
@@ -179,18 +256,44 @@ def _after_value(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
 def _close(lx: Lexer, frame: _Frame, char: str, put: Put) -> None:
     """A closing bracket: allowed after a value, after a trailing comma, and in an empty container."""
     allowed = frame.need == "comma" or frame.fresh or frame.comma
-    if not allowed or not frame.closers or frame.closers[-1][0] != char:
+    if not allowed or not frame.closers:
         raise NoCall
+    if frame.closers[-1][0] != char and not _mend(lx, frame, char, put):
+        return
     frame.comma = ""
     lx.pos += 1
     put(frame.closers.pop()[1])
     frame.need = "comma"
 
 
+def _mend(lx: Lexer, frame: _Frame, char: str, put: Put) -> bool:
+    """A bracket that does not fit: those inside of the one that it closes are missing, or it is one too many, or ends
+    what the value stands in. Returns whether it closes the innermost container now."""
+    if lx.ends is None:
+        raise NoCall
+    if not any(closer[0] == char for closer in frame.closers):
+        if frame.python:
+            _close_all(frame, put)
+        else:
+            lx.pos += 1
+        return False
+    while frame.closers[-1][0] != char:
+        put(frame.closers.pop()[1])
+    return True
+
+
+def _close_all(frame: _Frame, put: Put) -> None:
+    while frame.closers:
+        put(frame.closers.pop()[1])
+    frame.comma, frame.need = "", "comma"
+
+
 def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable[[], None] | None) -> Read[None]:
     _flush_comma(frame, put)
     begun = commit if commit is not None and frame.closers else _nothing
-    if char in "{[(\"'":
+    string = opens_string(lx, char)
+    inside = frame.closers[-1][0] if frame.closers else ""
+    if string or char in "{[(":
         begun()
     if char in "{[(":
         if len(frame.closers) >= MAX_DEPTH:
@@ -202,10 +305,10 @@ def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable
         _open(frame, char)
         put("[" if char == "(" else char)
         return
-    if frame.python and (yield from read_python_string(lx, put)):
+    if frame.python and (yield from read_python_string(lx, put, inside)):
         begun()
-    elif char in "\"'":
-        yield from read_string(lx, put, inner=True)
+    elif string:
+        yield from read_string(lx, put, inner=True, inside=inside)
     else:
         yield from read_atom(lx, put, python=frame.python)
         begun()
@@ -218,7 +321,7 @@ def _open_braces(lx: Lexer, frame: _Frame, put: Put) -> Read[None]:
     space: list[str] = []
     first: list[str] = []
     char = yield from skip_space(lx, space.append)
-    found = yield from read_python_string(lx, first.append)
+    found = yield from read_python_string(lx, first.append, "}")
     atom = not found and bool(char) and char not in "}{[("
     if atom:
         yield from read_atom(lx, first.append, python=True)
@@ -244,18 +347,22 @@ def read_object(lx: Lexer, put: Put, commit: Callable[[], None] | None = None) -
     """A JSON object; ``{{ ... }}`` is read as ``{ ... }``. Stands on the opening brace."""
     held: list[str] = []
     lx.pos += 1
-    doubled = (yield from skip_space(lx, held.append)) == "{"
-    if doubled:
+    more = 0
+    while (yield from skip_space(lx, held.append)) == "{" and more < _MAX_DOUBLED:
+        more += 1
         lx.pos += 1
-    put("{" if doubled else "{" + "".join(held).translate(_JSON_SPACE))
+    put("{" if more else "{" + "".join(held).translate(_JSON_SPACE))
     yield from read_value(lx, put, commit, inside=True)
-    if doubled and (yield from skip_space(lx)) == "}":
+    while more and (yield from skip_space(lx)) == "}":
+        more -= 1
         lx.pos += 1
 
 
-def decode_all(reader: Callable[[Lexer, Put], Read[None]], text: str) -> str | None:
-    """Runs a reader over a whole text; the JSON it put, None if the text is not wholly such a value."""
+def decode_all(reader: Callable[[Lexer, Put], Read[None]], text: str, *, ends: bool = False) -> str | None:
+    """Runs a reader over a whole text; the JSON it put, None if the text is not wholly such a value. ends: something
+    says that it should be one, and where it ends."""
     lx = Lexer()
+    lx.ends = Markers(()) if ends else None
     lx.append(text.strip())
     lx.eof = True
     parts: list[str] = []
@@ -267,6 +374,6 @@ def decode_all(reader: Callable[[Lexer, Put], Read[None]], text: str) -> str | N
     return "".join(parts) if lx.pos == len(lx.buf) else None
 
 
-def loose_json(text: str) -> str | None:
-    """Strict JSON of a value written as JSON or as a Python literal; None if it is neither."""
-    return decode_all(read_value, text)
+def loose_json(text: str, *, ends: bool = False) -> str | None:
+    """Strict JSON of a value written as JSON or as a Python literal; None if it is neither. ends: see decode_all."""
+    return decode_all(read_value, text, ends=ends)

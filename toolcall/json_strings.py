@@ -8,24 +8,48 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from toolcall.json_text import encodable, escape
 from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Put, Read, at_words, peek, skip_space, until
 
 _RUN = {q: re.compile(rf'[^{q}"\\\x00-\x1f]+') for q in "\"'"}
 _FULL = {q: run.fullmatch for q, run in _RUN.items()}
+_WHOLE = re.compile(r'"[^"\\\x00-\x1f]+"(?=[,:}\]])')
+"""A string in which there is nothing to be looked at, and behind which it certainly ends."""
 _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
 _PREFIX = re.compile(r"([rRuUfF]{0,2})([\"']?)")
 _BEHIND = SPACE + ',:;}])[{<+`"'
 """What may stand behind the quote that ends a string, or behind a string where nothing should stand."""
 _BEHIND_PYTHON = _BEHIND + "'.%*=!"
+TYPOGRAPHIC = "“”„`"
+"""Quotes that JSON does not have."""
+LOOK_AHEAD = 128
+_NEXT = r",\s*+[\"'“”„`\[{(\w+-]"
+_AFTER: Mapping[str | None, tuple[re.Pattern[str], re.Pattern[str]]] = {
+    "": (
+        re.compile(r"\s*+(?:,\s*+[A-Za-z_]\w*+\s*+=(?!=)|\)\s*+[\w\],;<`])"),
+        re.compile(r"\s*+(?:,\s*+(?:[A-Za-z_]\w*+\s*+=?+)?+|\)\s*+)?+"),
+    ),
+    None: (re.compile(rf"\s*+(?:[:：;\]}})]|{_NEXT}|，\s*+[\"“”„])"), re.compile(r"\s*+(?:[,，]\s*+)?+")),
+    **{close: (re.compile(rf"\s*+(?:[:\{close}]|{_NEXT})"), re.compile(r"\s*+(?:,\s*+)?+")) for close in "]})"},
+}
+"""By the bracket that closes what a string stands in: what may follow it, and the beginnings of that. "" for
+parentheses of a call."""
+_BREAKS = re.compile(r"(?:\\[nrt]|\s)*+")
+_PLUS = re.compile(r"\s*+(?:\+\s*+([\"'])?)?")
 _PYTHON_ESCAPES = {"a": "\\u0007", "v": "\\u000b", "\n": "", "x": "", "U": "", **dict.fromkeys("01234567", "")}
 
 
-def read_python_string(lx: Lexer, put: Put) -> Read[bool]:
-    """Python's string literals, prefixed or not; neighbours are one string. False, nothing consumed, where none
-    begins. Bytes, and f-strings that hold an expression, are no call."""
+def opens_string(lx: Lexer, char: str) -> bool:
+    """Whether a string begins with this character here."""
+    return char != "" and (char in "\"'" or (lx.ends is not None and char in TYPOGRAPHIC))
+
+
+def read_python_string(lx: Lexer, put: Put, inside: str = "") -> Read[bool]:
+    """Python's string literals, prefixed or not; neighbours are one string. inside: see ``_Quoted``. False, nothing
+    consumed, where none begins. Bytes, and f-strings that hold an expression, are no call."""
     prefix = yield from _prefix(lx)
     if prefix is None:
         return False
@@ -33,10 +57,17 @@ def read_python_string(lx: Lexer, put: Put) -> Read[bool]:
     while prefix is not None:
         lx.pos += len(prefix)
         formatted, raw = "f" in prefix.lower(), "r" in prefix.lower()
-        yield from read_string(lx, _inside(put, formatted), quick=not formatted, python=True, raw=raw, inner=True)
-        if (yield from skip_space(lx)) == "" and lx.cut:
+        take = _inside(put, formatted)
+        yield from read_string(lx, take, quick=not formatted, python=True, raw=raw, inner=True, inside=inside)
+        char = yield from skip_space(lx)
+        if char == "" and lx.cut:
             raise NoCall
+        if char == "+":
+            lx.pos += 1
+            yield from skip_space(lx)
         prefix = yield from _prefix(lx)
+        if char == "+" and prefix is None:
+            raise NoCall
     put('"')
     return True
 
@@ -66,8 +97,47 @@ def _inside(put: Put, formatted: bool) -> Put:
     return take
 
 
+@dataclass(slots=True)
+class _Quoted:
+    """A string that is being read: mark, the quote around it, and what the quotes inside of it mean.
+
+    inner: see ``read_string``. inside: the bracket that closes what the string stands in, "" in parentheses of a call.
+    """
+
+    mark: str
+    python: bool
+    inner: bool
+    inside: str
+    opened: bool = False
+    """Of two quotes that are the string's own the second is to come."""
+    seen: bool = False
+    """There was an apostrophe, or a quote in front of a word."""
+
+    def holds_quote(self, lx: Lexer) -> Read[bool]:
+        """Whether the quote in front of this place is a part of the string."""
+        if self.mark == "'":
+            if (yield from peek(lx)).isalnum():
+                self.seen = True
+                return True
+            return self.seen and not (yield from _ends_value(lx, self.inside if self.inner else None))
+        if not self.inner:
+            return False
+        behind = _BEHIND_PYTHON if self.python else _BEHIND
+        if not self.opened and not (yield from _opens_inner(lx, behind, self.python)):
+            return False
+        self.opened = not self.opened
+        return True
+
+
 def read_string(
-    lx: Lexer, put: Put, *, quick: bool = True, python: bool = False, raw: bool = False, inner: bool = False
+    lx: Lexer,
+    put: Put,
+    *,
+    quick: bool = True,
+    python: bool = False,
+    raw: bool = False,
+    inner: bool = False,
+    inside: str = "",
 ) -> Read[None]:
     """A quoted string, put as a JSON string with its quotes. Stands on the opening quote.
 
@@ -75,7 +145,14 @@ def read_string(
     raw: a backslash is itself, and a quote behind it does not end the string. inner: so are two quotes, the first of
     which stands in front of a word, where the end of the string could not stand; three may stand for one.
     """
+    if not python and (whole := _WHOLE.match(lx.buf, lx.pos)) is not None:
+        put(whole.group())
+        lx.pos = whole.end()
+        return
     mark = lx.buf[lx.pos]
+    if mark in TYPOGRAPHIC:
+        yield from _read_typographic(lx, put)
+        return
     lx.pos += 1
     if python and (yield from peek(lx)) == mark:
         lx.pos += 1
@@ -91,10 +168,19 @@ def read_string(
         lx.pos += 2
         yield from _read_triple(lx, put, mark * 3, raw)
         return
-    run, full = _RUN[mark].match, _FULL[mark]
-    behind = (_BEHIND_PYTHON if python else _BEHIND) if inner else ""
-    opened = False
     put('"')
+    quoted = _Quoted(mark, python, inner, inside)
+    while True:
+        yield from _read_plain(lx, put, quoted, raw=raw, quick=quick)
+        if python or not inner or (again := (yield from _goes_on(lx))) is None:
+            break
+        quoted = _Quoted(again, python, inner, inside)
+    put('"')
+
+
+def _read_plain(lx: Lexer, put: Put, quoted: _Quoted, *, raw: bool, quick: bool) -> Read[None]:
+    """Up to behind the quote that ends the string."""
+    run, full = _RUN[quoted.mark].match, _FULL[quoted.mark]
     while True:
         found = run(lx.buf, lx.pos)
         if found is not None:
@@ -109,26 +195,88 @@ def read_string(
             continue
         char = lx.buf[lx.pos]
         if char == "\\":
-            yield from _read_raw_pair(lx, put) if raw else _read_escape(lx, put, python)
+            yield from _read_raw_pair(lx, put) if raw else _read_escape(lx, put, quoted.python)
             continue
         lx.pos += 1
-        if char != mark:
-            put(escape(char))
-        elif mark == "'" and (yield from peek(lx)).isalnum():
-            put(char)
-        elif mark == '"' and behind and (opened or (yield from _opens_inner(lx, behind, python))):
-            opened = not opened
-            put('\\"')
-        else:
+        if char == quoted.mark and not (yield from quoted.holds_quote(lx)):
+            return
+        put(escape(char))
+
+
+def _ends_value(lx: Lexer, inside: str | None) -> Read[bool]:
+    """Whether what follows goes on behind a string, so that it ends here. inside: see ``_Quoted``; None for a key."""
+    whole, part = _AFTER.get(inside, _AFTER[None])
+    while True:
+        rest = lx.buf[lx.pos : lx.pos + LOOK_AHEAD]
+        if whole.match(rest) is not None:
+            return True
+        if part.fullmatch(rest) is None or len(rest) == LOOK_AHEAD or lx.at_end():
+            return part.fullmatch(rest) is not None
+        yield
+
+
+def _goes_on(lx: Lexer) -> Read[str | None]:
+    """``"a" + "b"``: the quote of the next part, which is consumed with all in front of it."""
+    while lx.ends is not None:
+        rest = lx.buf[lx.pos : lx.pos + LOOK_AHEAD]
+        found = _PLUS.match(rest)
+        assert found is not None
+        if found.group(1):
+            lx.pos += found.end()
+            return found.group(1)
+        if found.end() < len(rest) or len(rest) == LOOK_AHEAD or lx.at_end():
+            break
+        yield
+    return None
+
+
+def _read_typographic(lx: Lexer, put: Put) -> Read[None]:
+    """``“text”``, however the two are turned, and JavaScript's backticks: they end where the JSON around them goes on
+    or ends."""
+    ends = "`" if lx.buf[lx.pos] == "`" else TYPOGRAPHIC + '"'
+    run = re.compile(rf"[^{ends}\\]+").match
+    lx.pos += 1
+    put('"')
+    while True:
+        found = run(lx.buf, lx.pos)
+        if found is not None:
+            put(escape(found.group()))
+            lx.pos = found.end()
+        if lx.pos >= len(lx.buf):
+            if lx.at_end():
+                raise NoCall
+            yield
+            continue
+        char = lx.buf[lx.pos]
+        if char == "\\":
+            yield from _read_escape(lx, put)
+            continue
+        lx.pos += 1
+        if (yield from _ends_value(lx, None)):
             put('"')
             return
+        put(escape(char))
 
 
 def _opens_inner(lx: Lexer, behind: str, python: bool) -> Read[bool]:
     after = yield from peek(lx)
     if not after or after in behind:
         return False
+    if after == "\\" and lx.ends is not None and (yield from _breaks_off(lx)):
+        return False
     return not python or (yield from _prefix(lx)) is None
+
+
+def _breaks_off(lx: Lexer) -> Read[bool]:
+    """Whether line ends written as escapes follow, and then more of the JSON around the string."""
+    while True:
+        rest = lx.buf[lx.pos : lx.pos + LOOK_AHEAD]
+        found = _BREAKS.match(rest)
+        assert found is not None
+        after = rest[found.end() :]
+        if (after and after != "\\") or len(rest) == LOOK_AHEAD or lx.at_end():
+            return after[:1] in (",", ":", "}", "]")
+        yield
 
 
 def _read_raw_pair(lx: Lexer, put: Put) -> Read[None]:

@@ -55,6 +55,7 @@ class Lexer:
         "_raw",
         "buf",
         "cut",
+        "ends",
         "eof",
         "pos",
         "prefixes",
@@ -71,6 +72,9 @@ class Lexer:
         self.eof = False
         self.cut = False
         """The end of input is no end of the turn: the engine hit its token limit."""
+        self.ends: Markers | None = None
+        """What may follow a call inside marks that say that it is one: what is damaged there is put right more boldly.
+        None where nothing but the text itself says that it is a call. Without words the end of input is meant."""
         self.starved = False
         """Since the mark a reader wanted more text at the end of input."""
         self.total = 0
@@ -128,6 +132,11 @@ class Lexer:
         self.starved = self.starved or self.eof
         return self.eof
 
+    @property
+    def since_mark(self) -> int:
+        """Characters consumed since the mark."""
+        return sum(map(len, self._raw or ())) + self.pos - self._marked_from
+
     def rewind(self) -> int:
         """Go back to the mark and forget it. Returns how many characters had been read since."""
         if self._raw is None:
@@ -160,15 +169,15 @@ class Lexer:
 class Markers:
     """A set of literal strings to be found in text that arrives in pieces; the earliest, then the longest, wins."""
 
-    __slots__ = ("_first", "longest", "prefixes", "run", "search", "words")
+    __slots__ = ("first", "longest", "prefixes", "run", "search", "words")
 
     def __init__(self, words: Sequence[str], plain_except: str = "") -> None:
         self.words = tuple(sorted({w for w in words if w}, key=lambda w: (-len(w), w)))
         self.prefixes = frozenset(w[:i] for w in self.words for i in range(1, len(w)))
         self.longest = max(map(len, self.words), default=0)
-        self._first = frozenset(w[0] for w in self.words)
+        self.first = frozenset(w[0] for w in self.words)
         self.search = re.compile("|".join(map(re.escape, self.words)) or r"(?!)").search
-        stop = "".join(sorted(self._first | set(plain_except)))
+        stop = "".join(sorted(self.first | set(plain_except)))
         self.run: Run = re.compile(f"[^{re.escape(stop)}]*" if stop else r"[\s\S]*").fullmatch
 
     def find(self, text: str, pos: int, end: int) -> tuple[int, str | None]:
@@ -187,7 +196,7 @@ class Markers:
         return self._tail(text, pos, end), None
 
     def _tail(self, text: str, pos: int, end: int) -> int:
-        first, prefixes = self._first, self.prefixes
+        first, prefixes = self.first, self.prefixes
         for i in range(max(pos, end - self.longest + 1), end):
             if text[i] in first and text[i:end] in prefixes:
                 return i
@@ -245,6 +254,15 @@ def at_marker(lx: Lexer, markers: Markers) -> Read[str | None]:
         if word is not None:
             lx.pos += len(word)
         return word
+
+
+def ends_here(lx: Lexer) -> Read[bool]:
+    """Whether what may follow a call stands here; consumes nothing. The end of input is none."""
+    if lx.ends is None:
+        return False
+    word = yield from at_marker(lx, lx.ends)
+    lx.pos -= len(word or "")
+    return word is not None
 
 
 def at_words(lx: Lexer, words: tuple[str, ...]) -> Read[bool]:

@@ -53,6 +53,9 @@ IMPLIED: Mapping[str, str] = {
     for keyword in keywords.split()
 }
 """The type that a keyword speaks of. One without a type beside it allows any other value, and does not mean it."""
+_OPENING = ("{", "[", "(")
+_LAYOUT = re.compile(r"\A(?:```\w*+|\\[nrt]|\s)++|(?:```|\\[nrt]|\s)+\Z")
+"""Around an object or a list: fences, and line ends that are written as escapes."""
 _INT = re.compile(r"[+-]?[0-9](?:_?[0-9]){0,399}(?:\.0+)?")
 _EXPONENT = re.compile(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?[eE]\+?[0-9]{1,2}")
 _EXACT = 2.0**53
@@ -66,7 +69,8 @@ _MAX_REFS = 32
 _MAX_PARTS = 256
 """Of a tool's schema, each of which may list parameters."""
 _AROUND = " \t\r\n\"'"
-_STEM = "functions."
+_STEMS = ("functions.", "function.", "tools.", "tool.", "default_api.")
+"""Namespaces that models put in front of a tool's name."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 """A name that a client may have given a tool."""
 
@@ -165,7 +169,7 @@ def to_json(text: str, kind: ParamType) -> str:
     """The JSON of a value written as text. Never fails: what fits no type becomes a string."""
     plain = text.strip()
     kinds = kind.kinds_for(plain)
-    if plain.lower() in _NULLS and "string" not in kinds and kinds:
+    if "string" not in kinds and ((kinds and plain.lower() in _NULLS) or (not plain and "null" in kinds)):
         return "null"
     if "string" in kinds:
         if "null" in kinds and plain == "null":
@@ -182,9 +186,11 @@ def _typed(text: str, kinds: frozenset[str]) -> str | None:
     for name, convert in (("integer", _integer), ("number", number), ("boolean", _boolean)):
         if name in kinds and (value := convert(text)) is not None:
             return value
-    if kinds & {"object", "array"} or not kinds:
-        return loose_json(text) if text[:1] in ("{", "[", "(") else None
-    return None
+    if not kinds & {"object", "array"}:
+        return loose_json(text) if not kinds and text[:1] in _OPENING else None
+    meant = "any" not in kinds
+    text = _LAYOUT.sub("", text) if meant else text
+    return loose_json(text, ends=meant) if text[:1] in _OPENING else None
 
 
 def _unquoted(text: str) -> str:
@@ -332,11 +338,11 @@ class ToolSet:
     def get(self, name: str) -> Tool | None:
         """The tool of this name; white space and quotes around it do not matter, ``functions.`` before it neither."""
         plain = name.strip(_AROUND)
-        return self._tools.get(name) or self._tools.get(plain) or self._tools.get(plain.removeprefix(_STEM))
+        return self._tools.get(name) or self._tools.get(plain) or self._tools.get(_without_stem(plain))
 
     def undeclared(self, name: str) -> Tool | None:
         """A tool of this name about which nothing is known; None where the name is none, or is refused."""
-        plain = name.strip(_AROUND).removeprefix(_STEM)
+        plain = _without_stem(name.strip(_AROUND))
         return Tool(plain, None) if _NAME.fullmatch(plain) and plain not in self._refused else None
 
     def may_begin_undeclared(self, text: str) -> bool:
@@ -349,11 +355,17 @@ class ToolSet:
         plain = text.lstrip(_AROUND)
         if self._begins(plain) or plain.rstrip(_AROUND) in self._tools:
             return len(text) < self._longest + 64
-        return plain.startswith(_STEM) and self.may_begin(plain[len(_STEM) :])
+        return plain.startswith(_STEMS) and self.may_begin(_without_stem(plain))
 
     def _begins(self, plain: str) -> bool:
         at = bisect.bisect_left(self._sorted, plain)
-        return (at < len(self._sorted) and self._sorted[at].startswith(plain)) or _STEM.startswith(plain)
+        return (at < len(self._sorted) and self._sorted[at].startswith(plain)) or any(
+            stem.startswith(plain) for stem in _STEMS
+        )
+
+
+def _without_stem(name: str) -> str:
+    return next((name[len(stem) :] for stem in _STEMS if name.startswith(stem)), name)
 
 
 NO_TOOLS = ToolSet(())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+
 from toolcall.format import Format
 from toolcall.rescue import FOREIGN_BODIES, bare_list
 from toolcall.syntax import Block, JsonCalls, PythonCalls
@@ -13,13 +15,21 @@ _FENCED = tuple(
     Block(opener=fence, bodies=(JsonCalls(), _CALLS), closers=("```",), rescued=True, hold=True, strict=True)
     for fence in ("```python", *FENCES)
 )
+_ALONE = Block(
+    opener="",
+    bodies=(PythonCalls(alone=True),),
+    triggers=string.ascii_letters + "_",
+    rescued=True,
+    hold=True,
+    strict=True,
+)
 
 PYTHONIC = Format(
     name="pythonic",
     aliases=("llama4_pythonic", "llama4"),
     families="Llama 4, Llama 3.2 1B and 3B, ToolACE",
     blocks=(Block(opener="<|python_start|>", bodies=(_CALLS, JsonCalls()), closers=("<|python_end|>",)), _LIST),
-    bare=(bare_list(JsonCalls()), *_FENCED),
+    bare=(bare_list(JsonCalls()), *_FENCED, _ALONE),
     hidden=("<|python_end|>",),
     end_tokens=("<|eot|>", "<|eom|>", "<|eot_id|>", "<|eom_id|>"),
     template_signs=("<|python_start|>",),

@@ -126,6 +126,10 @@ class Block:
         return (self.opener, *self.closers, *self.inner, *self.leftovers, *calls)
 
     @cached_property
+    def _ends(self) -> Markers:
+        return Markers([mark for mark in self.marks if len(mark) > 1])
+
+    @cached_property
     def _hopeless(self) -> re.Pattern[str] | None:
         firsts = [b.first for b in self.bodies]
         if not all(firsts) or self.keep_opener:
@@ -149,11 +153,10 @@ class Block:
         count = 0
         moved = fence = False
         in_list = self.listed
-        start = lx.consumed - len(self.opener) * (not self.keep_opener)
+        lx.ends = self._ends if len(self.opener) > 1 and not options.strict else None
         while True:
             if count or moved:
                 lx.mark()
-                start = lx.consumed
             fence = yield from self._skip_between(lx, count or moved, fence)
             if self.closers and (yield from at_marker(lx, self._closing)) is not None:
                 if not count:
@@ -176,7 +179,7 @@ class Block:
                     continue
                 lx.rewind()
                 return False
-            release = lx.consumed - start
+            release = lx.since_mark
             try:
                 yield from body.read(lx, out, _marked(options) if body.foreign else options)
             except NoCall:
@@ -221,6 +224,8 @@ class Block:
         again = False
         while True:
             if layout.words and (word := (yield from at_marker(lx, layout))) is not None:
+                if behind and word in self.leftovers:
+                    lx.mark()
                 if word == self._again and again:
                     lx.pos -= len(word)
                     return fence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toolcall.json_stream import decode_all, read_atom, read_bare_key, read_object, read_value
-from toolcall.json_strings import read_text
+from toolcall.json_stream import decode_all, read_atom, read_bare_key, read_object, read_value, skip_noise
+from toolcall.json_strings import opens_string, read_text
 from toolcall.json_text import encodable, is_object
 from toolcall.lexer import Lexer, NoCall, Read, ignore, peek, second, skip_space
 from toolcall.output import CallWriter, Output
@@ -52,13 +52,13 @@ class JsonCalls:
         if (yield from skip_space(lx)) == "{":
             lx.pos += 1
         while depth:
-            char = yield from skip_space(lx)
+            char = yield from skip_noise(lx)
             if char == "}":
                 lx.pos += 1
                 depth -= 1
             elif char == ",":
                 lx.pos += 1
-            elif char and (char in "\"'" or (_begins_key(char) and not options.strict)):
+            elif opens_string(lx, char) or (char and _begins_key(char) and not options.strict):
                 depth += yield from self._member(lx, call, options, strange)
             elif call.tool is not None and call.written and _may_end(lx, char, options):
                 break
@@ -76,7 +76,7 @@ class JsonCalls:
     def _member(self, lx: Lexer, call: CallWriter, options: Options, strange: list[str]) -> Read[int]:
         """Reads one key and its value. Returns 1 if the call goes on in an inner object. strange: takes the keys
         that say nothing about a call; without arguments they may be the arguments themselves."""
-        quoted = lx.buf[lx.pos] in "\"'"
+        quoted = opens_string(lx, lx.buf[lx.pos])
         key = (yield from read_text(lx)) if quoted else (yield from read_bare_key(lx))
         if options.strict and key not in (*self.names, *self.arguments, *OTHER_KEYS, *AROUND_KEYS):
             raise NoCall
@@ -96,9 +96,12 @@ class JsonCalls:
                 raise NoCall
             lx.pos += 1
         elif key in self.names and call.tool is None:
-            if not char or char not in "\"'":
+            if opens_string(lx, char):
+                call.named((yield from read_text(lx, call.may_be_named)))
+            elif lx.ends is not None and call.declares(name := (yield from read_bare_key(lx))):
+                call.named(name)
+            else:
                 raise NoCall
-            call.named((yield from read_text(lx, call.may_be_named)))
         elif key in self.arguments and not call.parts and not call.written:
             yield from read_arguments(lx, call)
         elif member:
@@ -134,21 +137,26 @@ def read_arguments(lx: Lexer, call: CallWriter) -> Read[None]:
         yield from read_object(lx, call.put, call.commit)
         call.commit()
         return
-    if char and char in "\"'":
+    if opens_string(lx, char):
         text = yield from read_text(lx)
         if text.strip() in ("", "null"):
             text = "{}"
         elif not is_object(text):
-            text = decode_all(read_object, text) or ""
+            text = decode_all(read_object, text, ends=lx.ends is not None) or ""
         if not is_object(text):
             raise NoCall
         call.put(encodable(text))
     elif char == "[":
         lx.pos += 1
-        if (yield from skip_space(lx)) != "]":
+        char = yield from skip_space(lx)
+        if char == "{" and lx.ends is not None:
+            yield from read_object(lx, call.put, call.commit)
+            char = yield from skip_space(lx)
+        elif char == "]":
+            call.put("{}")
+        if char != "]":
             raise NoCall
         lx.pos += 1
-        call.put("{}")
     else:
         word: list[str] = []
         yield from read_atom(lx, word.append)

@@ -169,7 +169,7 @@ class NamedJson:
             yield from read_arguments(lx, call)
             if (yield from skip_space(lx)) == ")":
                 lx.pos += 1
-        elif char in ("{", '"', "'", "n"):
+        elif char in ("{", '"', "'", "n", "["):
             yield from read_arguments(lx, call)
         elif char:
             yield from self._no_arguments(lx)

@@ -6,7 +6,7 @@ import re
 import string
 from dataclasses import dataclass
 
-from toolcall.json_stream import read_value
+from toolcall.json_stream import read_value, skip_noise
 from toolcall.json_strings import checked
 from toolcall.json_text import is_object, quote
 from toolcall.lexer import (
@@ -34,18 +34,21 @@ _BEHIND = ("", ",", ";", "]", "`", *string.ascii_letters, "_")
 _BEHIND_LIST = re.compile(r"\][ \t]*+[^ \t](?s:.)")
 _GOES_ON = re.compile(r"\](?:[(:=]|\.\w|\[(?:[0-9]|[^\w\[{\s])|[ \t]*+[+*/%&|^=])")
 """A list that is a link, is looked into, called or reckoned with."""
+_CALL = re.compile(r"[\w.-]*+\(|<\|")
+"""What may stand behind a call that stands alone: another, or the end of the turn."""
 _STARS = Markers(("**",))
 _PAREN = Markers(("(",))
-_EQUALS = Markers(("=",))
+_EQUALS, _COLONS = Markers(("=",)), Markers(("=", ":"))
 
 
 @dataclass(frozen=True)
 class PythonCalls:
     """in_list: the opening bracket is the block's opener; otherwise a list may begin here. code: what stands there may
-    be a program, whose functions are no tools."""
+    be a program, whose functions are no tools. alone: calls count only where nothing but calls follows."""
 
     in_list: bool = False
     code: bool = False
+    alone: bool = False
     foreign: bool = False
 
     @property
@@ -75,7 +78,7 @@ class PythonCalls:
         call.named(name if call.declares(name) else _without_method(name))
         lx.pos += 1
         yield from read_keywords(lx, call)
-        if options.rescued and not (yield from _ends_here(lx)):
+        if options.rescued and not (yield from _stands_alone(lx) if self.alone else _ends_here(lx)):
             raise NoCall
         if self.in_list and (yield from skip_space(lx)) == "]" and (yield from at_words(lx, ("](",))):
             raise NoCall  # the text of a link
@@ -99,6 +102,19 @@ def _ends_here(lx: Lexer) -> Read[bool]:
     return char in _BEHIND
 
 
+def _stands_alone(lx: Lexer) -> Read[bool]:
+    """Whether nothing follows but other calls and the end of the turn."""
+    char = yield from skip_space(lx)
+    while char:
+        rest = lx.buf[lx.pos : lx.pos + MAX_HEADER]
+        if _CALL.match(rest) is not None:
+            return True
+        if not re.fullmatch(r"[\w.-]*+|<", rest) or len(rest) == MAX_HEADER or lx.at_end():
+            return False
+        yield
+    return True
+
+
 def _in_name(lx: Lexer) -> Put:
     return checked(lx, [], lambda text: _NAME.fullmatch(text) is not None)
 
@@ -111,47 +127,54 @@ def _without_method(name: str) -> str:
 
 def read_keywords(lx: Lexer, call: CallWriter) -> Read[None]:
     """Keyword arguments up to the closing parenthesis, behind the opening one."""
-    first = True
-    if (yield from skip_space(lx)) == "*":
-        yield from _read_unpacked(lx, call)
-        return
+    seen = 0
+    empty = True
     while True:
-        char = yield from skip_space(lx)
+        char = yield from skip_noise(lx, python=True)
         if char == ")":
             break
-        if not first:
-            if char != ",":
-                raise NoCall
+        if seen and char == ",":
             lx.pos += 1
-            if (yield from skip_space(lx)) == ")":
+            char = yield from skip_noise(lx, python=True)
+            if char == ")":
                 break
-        yield from _read_argument(lx, call, first)
-        first = False
+        elif seen and (lx.ends is None or not begins_name(char)):
+            raise NoCall
+        if char == "*" or (char == "{" and not seen):
+            empty = (yield from _read_unpacked(lx, call, empty)) and empty
+        else:
+            yield from _read_argument(lx, call, empty)
+            empty = False
+        seen += 1
     lx.pos += 1
-    call.put("{}" if first else "}")
+    call.put("{}" if empty else "}")
     call.written = True
 
 
-def _read_unpacked(lx: Lexer, call: CallWriter) -> Read[None]:
-    """``**{'query': 'cats'}``, alone."""
+def _read_unpacked(lx: Lexer, call: CallWriter, empty: bool) -> Read[bool]:
+    """``**{'query': 'cats'}``, or the dict without its stars. Returns whether there is nothing in it."""
     parts: list[str] = []
-    if (yield from at_marker(lx, _STARS)) is None:
+    if lx.buf[lx.pos] == "*" and (yield from at_marker(lx, _STARS)) is None:
         raise NoCall
     yield from skip_space(lx)
     yield from read_value(lx, parts.append, python=True)
     text = "".join(parts)
-    if (yield from skip_space(lx)) != ")" or not is_object(text):
+    if not is_object(text):
         raise NoCall
-    lx.pos += 1
-    call.put(text)
-    call.commit()
+    inner = text.strip()[1:-1].strip()
+    if inner:
+        call.put(("{" if empty else ", ") + inner)
+        call.commit()
+    return not inner
 
 
 def _read_argument(lx: Lexer, call: CallWriter, first: bool) -> Read[None]:
     parts: list[str] = []
-    if (yield from until(lx, _EQUALS, parts.append, limit=MAX_HEADER)) is None:
+    marked = lx.ends is not None
+    word = yield from until(lx, _COLONS if marked else _EQUALS, parts.append, limit=MAX_HEADER)
+    if word is None:
         raise NoCall
-    key = "".join(parts).strip()
+    key = "".join(parts).strip().strip("\"'" if marked else "")
     if not _KEY.fullmatch(key):
         raise NoCall
     lx.pos += 1
