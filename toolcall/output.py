@@ -20,7 +20,7 @@ from toolcall.schema import Tool, ToolSet
 class Channel:
     """Text that goes out as it comes, except that white space waits for the text after it."""
 
-    __slots__ = ("_closed", "_held", "_parts", "drop_leading", "empty", "tail")
+    __slots__ = ("_closed", "_held", "_parts", "drop_leading", "empty", "last", "tail")
 
     def __init__(self, drop_leading: bool = False) -> None:
         self._parts: list[str] = []
@@ -31,8 +31,11 @@ class Channel:
         self.empty = True
         self._closed = False
         """A closing token was the last that came: white space behind it is layout unless text follows."""
+        self.last = ""
+        """The last two characters, where no call has come behind them."""
 
     def put(self, text: str) -> None:
+        self.last = text[-2:] if len(text) > 1 else (self.last + text)[-2:]
         body = text.rstrip(SPACE)
         if not body:
             self._held += text
@@ -153,6 +156,7 @@ class Output:
     def end(self, call: CallWriter) -> None:
         self.calls_ended += 1
         self.content.drop_leading = True
+        self.content.last = ""
         self._call = None
         if self.discard_calls:
             return

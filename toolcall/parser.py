@@ -6,6 +6,7 @@ read depends on the text alone, not on where it was cut.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from toolcall.syntax.messages import MessageProtocol, Settings
 
 EngineFinish = Literal["stop", "length"]
 
+_CODE = re.compile(r"[\s(\[\"':]?`")
 _REREAD = 4
 """A character is read again, after a call that was none, so many times on average at most."""
 
@@ -190,10 +192,18 @@ class OutputParser:
                 fresh = True
             elif block is None:
                 self._layout(word, behind_call=fresh)
+            elif self._in_code(block):
+                lx.pos += len(word)
+                content.put(word)
             else:
                 lx.mark()
                 lx.pos += 0 if block.keep_opener else len(word)
                 fresh = yield from self._read_block(block, len(word))
+
+    def _in_code(self, block: Block) -> bool:
+        """Whether a tag that is a call without any wrapper stands at the beginning of inline code: it is spoken of."""
+        lone = block.keep_opener and not self._format.own_markers_special
+        return lone and _CODE.fullmatch(self._out.content.last) is not None
 
     def _bare_block(self, char: str) -> Read[Block | None]:
         self._lx.mark()
@@ -253,7 +263,7 @@ class OutputParser:
             self._give_back(max(release, no_call.release), idle=no_call.idle)
             return False
         self._open_closers = () if closed else block.closers
-        self._last_closers = block.closers
+        self._last_closers = (*block.closers, *block.leftovers)
         return True
 
     def _give_back(self, release: int, *, idle: bool) -> None:

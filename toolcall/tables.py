@@ -44,7 +44,7 @@ def build_tables(blocks: Sequence[Block], bare: Sequence[Block], layout: Sequenc
     bare_blocks = {b.opener: b for b in reversed(own) if b.opener}
     first = {c: b for b in reversed(own) if not b.opener for c in b.triggers}
     turns = THOUGHT_ENDS if blocks or bare else ()
-    closers = {c for b in (*blocks, *bare) for c in b.closers if len(c) > 1}
+    closers = {c for b in (*blocks, *bare) for c in (*b.closers, *b.leftovers) if len(c) > 1}
     return Tables(
         blocks=openers,
         bare_blocks=bare_blocks,

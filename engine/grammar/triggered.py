@@ -20,12 +20,14 @@ from engine.messages import GrammarSpec
 TAIL_BYTES = 2048
 HISTORY = 512
 _SPACE = b" \t\r\n"
-_TAGS = rb"(?:tools|(?:minimax:)?tool_calls?|function_calls?|response)>"
+_TAGS = rb"(?:tools?|(?:minimax:)?tool_calls?|function_calls?|response|toolcall|functioncall|tool_use|tool_code)>"
 _BEFORE_A_CALL = re.compile(
-    rb"[\s,;\]]*+(?:```|</" + _TAGS + rb"|<\|/tool_call\|>)?"  # what closes the call before
+    rb"[\s,;\]]*+(?:```|</"
+    + _TAGS
+    + rb"|<\|/tool_call\|>|\[/TOOL_CALL\]|\[END_TOOL_REQUEST\])?"  # what closes the call before
     rb"[\s,;]*+(?:```(?:json|JSON|xml|tool_call|tool_code)?|<"
     + _TAGS
-    + rb"|<\|tool_call\|>|<\|python_tag\|>|\[TOOL_CALLS\]|tool_call>|[>.:])?\s*+\[?\s*+"
+    + rb"|<\|tool_call\|>|<\|python_tag\|>|\[TOOL_(?:CALLS?|REQUEST)\]|tool_call>|[>.:])?\s*+\[?\s*+"
 )
 """What may stand between the start of an answer, or another call, and a call without its format's marker. The model
 chooses this text, so nothing here may be tried in two ways: white space is given back by none of the repetitions."""

@@ -53,27 +53,38 @@ _SECTION = (
 
 _DSML = "<｜DSML｜"
 _WRAPPERS = ("function_calls", "tool_calls")
-_SPELLINGS = ("｜DSML｜", "｜｜DSML｜｜", "|DSML|", "||DSML||", "‖DSML‖")
+_MISSPELT = ("toolcalls", "tool_call", "functioncalls", "function_call", "tool_use", "calls")
+_SPELLINGS = ("｜DSML｜", "｜｜DSML｜｜", "|DSML|", "||DSML||", "‖DSML‖", " | DSML | ", "| DSML | ", "｜ DSML ｜")
 """The mark, and what models make of it. It is ordinary text, so each is spelt token by token."""
 
 
 def _dsml(mark: str) -> tuple[Block, ...]:
-    closers = tuple(f"</{mark}{w}>" for w in _WRAPPERS)
+    wrappers = (*_WRAPPERS, *_MISSPELT)
+    closers = tuple(f"</{mark}{w}>" for w in wrappers)
     calls = TaggedCalls(
         call_open=f"<{mark}invoke ",
+        call_opens=(f"<{mark}invoke=", "<invoke "),
         name_end=">",
         self_close="/>",
         param_open=f"<{mark}parameter ",
+        param_opens=(f"<{mark}parameter=", "<parameter "),
         key_end=">",
         value_close=f"</{mark}parameter>",
+        value_closes=("</parameter>",),
         trim_newlines=False,
         call_close=f"</{mark}invoke>",
+        call_closes=("</invoke>",),
+        prefixed=True,
         next_open=(f"<{mark}invoke", *closers),
         object_body=True,
     )
+    openers = (*(f"<{mark}{w}>" for w in wrappers), *(f"<{mark}{w}\n" for w in _WRAPPERS))
     return (
-        *(Block(opener=f"<{mark}{w}>", bodies=(calls, JsonCalls(foreign=True)), closers=closers) for w in _WRAPPERS),
-        Block(opener=f"<{mark}invoke ", keep_opener=True, bodies=(calls,), closers=closers),
+        *(Block(opener=opener, bodies=(calls, JsonCalls(foreign=True)), closers=closers) for opener in openers),
+        *(
+            Block(opener=opener, keep_opener=True, bodies=(calls,), closers=closers)
+            for opener in (calls.call_open, calls.call_opens[0])
+        ),
     )
 
 

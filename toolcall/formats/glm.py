@@ -40,6 +40,7 @@ def _hunyuan(suffix: str) -> tuple[Block, ...]:
         trim_newlines=False,
         call_close=mark("/tool_call"),
         next_open=(mark("tool_call"), mark("/tool_calls")),
+        object_body=True,
     )
     return (
         Block(opener=mark("tool_calls"), bodies=(calls,), closers=(mark("/tool_calls"),)),

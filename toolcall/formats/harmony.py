@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolcall.format import Format
-from toolcall.formats.invoke import INVOKE
+from toolcall.formats.invoke import prefixed
 from toolcall.syntax import Block, MessageProtocol
 
 GPT_OSS = Format(
@@ -26,14 +26,7 @@ GPT_OSS = Format(
 )
 
 _WRAPPER = ("<atem:function_calls>", "</atem:function_calls>")
-_CALLS = replace(
-    INVOKE,
-    call_open="<atem:invoke ",
-    param_open="<atem:parameter ",
-    value_close="</atem:parameter>",
-    call_close="</atem:invoke>",
-    next_open=("<atem:invoke", _WRAPPER[1]),
-)
+_CALLS = replace(prefixed("atem:"), next_open=("<atem:invoke", _WRAPPER[1]))
 
 MUSE_GLIMMER = Format(
     name="muse_glimmer",

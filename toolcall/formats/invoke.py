@@ -11,6 +11,23 @@ from toolcall.syntax import Block, JsonCalls, TaggedCalls
 INVOKE = replace(INVOKE_TAGS, next_open=("<invoke",))
 
 
+def prefixed(prefix: str) -> TaggedCalls:
+    """The same tags with a prefix, which models forget."""
+    return replace(
+        INVOKE,
+        call_open=f"<{prefix}invoke ",
+        call_opens=(INVOKE.call_open,),
+        param_open=f"<{prefix}parameter ",
+        param_opens=(INVOKE.param_open,),
+        value_close=f"</{prefix}parameter>",
+        value_closes=(INVOKE.value_close,),
+        call_close=f"</{prefix}invoke>",
+        call_closes=(INVOKE.call_close,),
+        prefixed=True,
+        next_open=(f"<{prefix}invoke",),
+    )
+
+
 def _wrapped(opener: str, closer: str) -> tuple[Block, ...]:
     calls = replace(INVOKE, next_open=("<invoke", closer))
     return (
@@ -77,14 +94,7 @@ DOTS = Format(
 _STEP_SECTION_END = "<｜tool_calls_end｜>"
 _STEP_CALL, _STEP_CALL_END = "<｜tool_call_begin｜>", "<｜tool_call_end｜>"
 _STEP_INNER = (f"{_STEP_CALL}function<｜tool_sep｜>", _STEP_CALL, _STEP_CALL_END)
-_STEP_CALLS = replace(
-    INVOKE,
-    call_open="<steptml:invoke ",
-    param_open="<steptml:parameter ",
-    value_close="</steptml:parameter>",
-    call_close="</steptml:invoke>",
-    next_open=("<steptml:invoke", _STEP_CALL_END, _STEP_SECTION_END),
-)
+_STEP_CALLS = replace(prefixed("steptml:"), next_open=("<steptml:invoke", _STEP_CALL_END, _STEP_SECTION_END))
 STEP3 = Format(
     name="step3",
     families="Step3",

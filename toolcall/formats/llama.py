@@ -16,6 +16,7 @@ LLAMA3_JSON = Format(
         Block(opener="<|python_start|>", bodies=(_JSON, PythonCalls(code=True)), closers=("<|python_end|>",)),
     ),
     bare=(Block(opener="", bodies=(_JSON,), strict=True, triggers="{"),),
+    hidden=("<|start_header_id|>assistant<|end_header_id|>",),
     end_tokens=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>"),
     template_signs=("<|python_tag|>",),
     other_signs=(("<|start_header_id|>", '"parameters": '),),

@@ -8,12 +8,22 @@ from dataclasses import replace
 from toolcall.format import Format
 from toolcall.syntax import Block, JsonCalls, NamedJson
 
-_NAMED = NamedJson(name_ends=("[ARGS]", "[ARGS"), name_stops=("{", "("), id_marks=("[CALL_ID]",), python=True)
+_NAMED = NamedJson(
+    name_ends=("[ARGS]", "[ARGS"),
+    name_stops=("{", "("),
+    id_marks=("[CALL_ID]",),
+    leads=("```json", "```"),
+    trails=("```",),
+    python=True,
+)
 
 MISTRAL = Format(
     name="mistral",
     families="Mistral, Mixtral, Magistral, Devstral, Ministral",
-    blocks=tuple(Block(opener=opener, bodies=(JsonCalls(), _NAMED)) for opener in ("[TOOL_CALLS]", "[TOOL_CALLS")),
+    blocks=tuple(
+        Block(opener=opener, bodies=(JsonCalls(), _NAMED), leftovers=("[/TOOL_CALLS]",))
+        for opener in ("[TOOL_CALLS]", "[TOOL_CALLS")
+    ),
     bare=(
         Block(
             opener="",

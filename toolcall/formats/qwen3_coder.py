@@ -13,7 +13,7 @@ _WRAPPED = Block(
     opener="<tool_call>",
     bodies=(FUNCTION_TAGS, *_OTHERS),
     closers=("</tool_call>",),
-    leftovers=("</function>", "</parameter>", "</function_invocation>"),
+    leftovers=("</function>", "</parameter>", "</function_invocation>", "</tool_calls>", "</toolcall>"),
 )
 _LONE = Block(
     opener="<function=",

@@ -30,7 +30,8 @@ from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import ARGUMENT_KEYS, NAME_KEYS, JsonCalls, read_arguments
 
 _COUNT = re.compile(r"[:#]\s*[0-9]+$")
-_LOW_COUNT = re.compile(r"_[0-9]+$")
+_LOW_COUNT = re.compile(r"[_.][0-9]+$")
+_FENCES = Markers(("```json", "```"))
 _STEM = re.compile(r"^(?:functions|tools)[.:/_]")
 
 
@@ -57,6 +58,11 @@ class KimiCalls:
     @cached_property
     def _header(self) -> Markers:
         return Markers((self.arguments_open, self.call_open, self.close, "{"))
+
+    @cached_property
+    def _leads(self) -> Markers:
+        """What may stand in front of the arguments: their mark once more, a fence."""
+        return Markers((self.arguments_open, *_FENCES.words))
 
     @cached_property
     def _closing(self) -> Markers:
@@ -87,6 +93,8 @@ class KimiCalls:
         header = "".join(parts)
         name = name_in_id(header, out.tools)
         char = yield from skip_space(lx)
+        while word == self.arguments_open and (yield from at_marker(lx, self._leads)) is not None:
+            char = yield from skip_space(lx)
         if name is None and not options.rescue:
             raise NoCall
         if name is None:
@@ -100,7 +108,8 @@ class KimiCalls:
             if self.bare and word == "{" and not named_tool(header) and not _has(call):
                 raise NoCall
             call.end()
-        yield from skip_space(lx)
+        while (yield from skip_space(lx)) == "`" and (yield from at_marker(lx, _FENCES)) is not None:
+            pass
         yield from at_marker(lx, self._closing)
 
     def _read_unnamed(self, lx: Lexer, out: Output, call: CallWriter, header: str) -> Read[None]:

@@ -14,7 +14,10 @@ from toolcall.output import Channel, Output
 from toolcall.syntax.block import Body, Options
 from toolcall.syntax.json_calls import read_arguments
 
-_RECIPIENT = re.compile(r"to=\s*([^\s<]+)")
+_RECIPIENT = re.compile(r"to=\s*((?:functions\.\s+)?+[^\s<]+)")
+_BARE_RECIPIENT = re.compile(r"\bfunctions\.[^\s<]+")
+_FREE = re.compile(r"\s*+(?:(?:assistant|analysis|commentary|final)\s*+)?+")
+"""What may stand in front of a header, and says nothing."""
 _FUNCTIONS = "functions."
 """What is called there are the client's tools, elsewhere those of the model's own platform."""
 _NAMES = re.compile(r"[.:/]")
@@ -49,7 +52,7 @@ class MessageProtocol:
 
     @cached_property
     def _header_end(self) -> Markers:
-        return Markers((self.message, *self.ends))
+        return Markers((self.message, *self.ends, *("{" if self.body is None else "")))
 
     @cached_property
     def _body_end(self) -> Markers:
@@ -101,19 +104,30 @@ class MessageProtocol:
                 return
             parts: list[str] = []
             word = None
+            free = 0
+            start = lx.consumed
             try:
                 word = yield from until(lx, self._header_end, parts.append, limit=MAX_HEADER)
-                if word != self.message:
+                free = self._free(text := "".join(parts))
+                out.content.put(text[:free])
+                header = Header(text[free:], settings)
+                if word != self.message and not (word == "{" and header.recipient):
                     raise NoCall
-                lx.pos += len(word)
-                yield from self._read_body(lx, out, options, Header("".join(parts), settings))
+                lx.pos += len(word) if word == self.message else 0
+                yield from self._read_body(lx, out, options, header)
             except NoCall:
                 out.drop_call()
-                yield from self._as_text(lx, out, "".join(parts), headed=word is not None)
+                yield from self._as_text(lx, out, "".join(parts), (word is not None, start + free))
 
-    def _as_text(self, lx: Lexer, out: Output, header: str, *, headed: bool) -> Read[None]:
-        """A message that is no call of a declared tool, or has no header: all of it is text. headed: the header has an
-        end; one that is cut off is nothing."""
+    def _free(self, text: str) -> int:
+        """How much text stands in front of a header, in no message."""
+        start = min((at for mark in self.starts if (at := text.find(mark)) >= 0), default=0)
+        return 0 if _FREE.fullmatch(text, 0, start) or _RECIPIENT.search(text, 0, start) else start
+
+    def _as_text(self, lx: Lexer, out: Output, header: str, place: tuple[bool, int]) -> Read[None]:
+        """A message that is no call of a declared tool, or has no header: all of it is text. place: whether the header
+        has an end, since one that is cut off is nothing; where the text begins that is not out."""
+        headed, start = place
         opened = header.lstrip().startswith(self.starts)
         if lx.starved and lx.cut and (_RECIPIENT.search(header) or (opened and not headed)):
             out.forget_space()
@@ -121,12 +135,12 @@ class MessageProtocol:
             lx.unmark()
             return
         lx.rewind()
-        word = yield from until(lx, self._end, out.content.put)
-        if word is None:
-            return
-        if opened or _RECIPIENT.search(header):
-            out.content.put(word)
-        lx.pos += len(word)
+        lx.pos += max(0, start - lx.consumed)
+        whole = opened or _RECIPIENT.search(header) is not None
+        word = yield from until(lx, self._end if whole else self._body_end, out.content.put)
+        if word in self.ends:
+            out.content.put(word if whole else "")
+            lx.pos += len(word)
 
     def _read_body(self, lx: Lexer, out: Output, options: Options, header: Header) -> Read[None]:
         recipient = header.recipient
@@ -157,11 +171,12 @@ class MessageProtocol:
     def _read_call(self, lx: Lexer, out: Output, options: Options, recipient: str) -> Read[None]:
         undeclared = options.undeclared and recipient.startswith(_FUNCTIONS)
         call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=undeclared)
+        lx.ends = self._body_end
         yield from skip_space(lx)
         if self.body is None or not (yield from at_words(lx, (*self.body_wrapper[:1], *self.body.marks[:1]))):
             call.named(next(filter(call.declares, _spellings(recipient)), recipient))
             char = yield from self._skip_fence(lx)
-            if char in ("{", '"', "'", "n"):
+            if char in ("{", '"', "'", "n", "["):
                 yield from read_arguments(lx, call)
             elif char:
                 yield from self._no_arguments(lx)
@@ -218,7 +233,8 @@ class Header:
     def recipient(self) -> str:
         """The last one that the header names: models begin a header anew, and call themselves a recipient."""
         found = [name for name in _RECIPIENT.findall(self.text) if name != "assistant"]
-        return found[-1] if found else ""
+        found = found or _BARE_RECIPIENT.findall(self.text)
+        return re.sub(r"\s", "", found[-1]) if found else ""
 
 
 def _spellings(recipient: str) -> list[str]:

@@ -89,7 +89,7 @@ class TaggedCalls(Tags):
                     if (yield from may_end(lx, self, seen=bool(seen), tool=tool)):
                         break
                     yield from self._skip_noise(lx, options)
-            if (yield from self._read_param(lx, call, tool, seen)):
+            if (yield from self._read_param(lx, call, tool, seen, other=word in self.param_opens)):
                 yield from at_marker(lx, self.members)
                 call.end()
                 return
@@ -123,7 +123,9 @@ class TaggedCalls(Tags):
             lx.pos += 1
             yield from read_keywords(lx, call)
         call.end()
-        yield from skip_space(lx)
+        if (yield from skip_space(lx)) == self.name_end:
+            lx.pos += len(self.name_end)
+            yield from skip_space(lx)
         if not self.shared_close:
             yield from at_marker(lx, self.members)
 
@@ -169,7 +171,9 @@ class TaggedCalls(Tags):
         ends = [(tool, text[len(tool.name) :].strip()) for tool in tools if text.startswith(tool.name)]
         return [(tool.name, key, key == end) for tool, end in ends for key in tool.keys if key.startswith(end)]
 
-    def _read_param(self, lx: Lexer, call: CallWriter, tool: Tool, seen: list[str], header: str = "") -> Read[bool]:
+    def _read_param(
+        self, lx: Lexer, call: CallWriter, tool: Tool, seen: list[str], header: str = "", *, other: bool = False
+    ) -> Read[bool]:
         """Returns whether the arguments are whole: they were the one parameter's value."""
         header, whole = (header, True) if header else (yield from self._read_key(lx, tool))
         if self.close_by_key and header.startswith("/") and not tool.has(header):
@@ -187,7 +191,7 @@ class TaggedCalls(Tags):
             return False
         seen.append(key)
         kind = attribute_type(attributes) or tool.type_of(key)
-        value = TaggedValue(self, kind, tool, seen, tool.schema_of(key), tag)
+        value = TaggedValue(self, kind, tool, seen, tool.schema_of(key), tag, other)
         head = ("{" if len(seen) == 1 else ", ") + quote(key) + ": "
         if head[0] == "{" and key in ARGUMENT_KEYS and tool.keys and not tool.has(key):
             return (yield from self._read_wrapped(lx, call, value, head))

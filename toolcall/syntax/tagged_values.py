@@ -37,7 +37,8 @@ _MAX_TAIL = 64
 
 @dataclass(slots=True)
 class TaggedValue:
-    """seen: the keys of the call so far, this one last. tag: what closes it where tags close by name."""
+    """seen: the keys of the call so far, this one last. tag: what closes it where tags close by name. other: its
+    opening tag is spelt otherwise."""
 
     tags: Tags
     kind: ParamType
@@ -45,6 +46,7 @@ class TaggedValue:
     seen: list[str]
     schema: SchemaNode
     tag: str
+    other: bool = False
     _put: Put = field(init=False)
     _held: list[str] = field(init=False, default_factory=list)
     """Text behind a closing tag that may be the value's own: noise if the call goes on, else a part of the value."""
@@ -91,8 +93,8 @@ class TaggedValue:
                 self._take_mark(lx, word)
             elif word.endswith(closes):
                 empty = first and lx.consumed == start and self.kind.streams
-                twice = not empty and word.startswith(self._led)
-                if (yield from self._closes_here(lx, len(word), twice=twice)):
+                twice = not empty and word.startswith(self._led) and tags.is_own(word)
+                if (yield from self._closes_here(lx, len(word), twice=twice, own=tags.is_own(word))):
                     lx.pos += len(word)
                     self._flush()
                     break
@@ -211,21 +213,23 @@ class TaggedValue:
         tags = self.tags
         return tuple(key + tags.key_end for key in self.tool.keys) if tags.value_open else ()
 
-    def _closes_here(self, lx: Lexer, size: int, *, twice: bool) -> Read[bool]:
+    def _closes_here(self, lx: Lexer, size: int, *, twice: bool, own: bool = True) -> Read[bool]:
         """Whether this close ends the value, and is not a part of it: only if the call goes on, or ends, behind it.
         twice: it may come twice; a value that would be nothing but a close, or is wrapped in newlines and this close
         is not, ends at the second."""
         tags = self.tags
         again = tags.value_close if twice and not self._opened and tags.reopens else ""
-        followers = (*tags.followers, *self._bare_keys())
+        strange = tags.prefixed and not (own or self.other)
+        passed = (again, *(tags.call_closes if strange else ()))
+        followers = (*(tags.own_followers if strange else tags.followers), *self._bare_keys())
         while True:
             rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]
             after = rest.lstrip(SPACE)
-            while again and after.startswith(again):
-                after = after[len(again) :].lstrip(SPACE)
+            while word := next((word for word in passed if word and after.startswith(word)), ""):
+                after = after[len(word) :].lstrip(SPACE)
             if any(after.startswith(w) for w in followers):
                 return not self._quoted or not (yield from self._goes_on(lx, size))
-            possible = any(w.startswith(after) for w in (*followers, again))
+            possible = any(w.startswith(after) for w in (*followers, *passed))
             if not possible or len(rest) == MAX_HEADER or lx.at_end():
                 return possible and len(rest) < MAX_HEADER
             yield

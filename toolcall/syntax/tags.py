@@ -27,7 +27,8 @@ class Tags:
     value_close is followed by KEY and key_end. xml: values are XML, with CDATA and entities (toolcall.syntax.xml_text).
     nested: (namespace) complex values are elements of their own, see ``nested_json``. object_body: the arguments
     may also stand as one JSON object, or as Python's keyword arguments in parentheses. shared_close: call_close closes
-    the block.
+    the block. prefixed: the other spellings are those without the prefix of the family's tags, so in a value whose
+    opening tag has it they are data in front of one another.
     """
 
     call_open: str
@@ -52,6 +53,7 @@ class Tags:
     trim_newlines: bool = True
     object_body: bool = False
     shared_close: bool = False
+    prefixed: bool = False
     foreign: bool = False
 
     @property
@@ -87,6 +89,10 @@ class Tags:
     @cached_property
     def closes(self) -> tuple[str, ...]:
         return (self.value_close, *self.value_closes)
+
+    def is_own(self, close: str) -> bool:
+        """Whether this end of a value is spelt as the family spells it."""
+        return self.close_by_key or close.endswith(self.value_close)
 
     @cached_property
     def value_closing(self) -> Markers:
@@ -133,6 +139,11 @@ class Tags:
         """What may stand behind a value."""
         mark = (self.nested,) if self.close_by_key else ()
         return (self.param_open, self.call_stem or self.call_close, *self.call_closes, *self.next_open, *mark)
+
+    @cached_property
+    def own_followers(self) -> tuple[str, ...]:
+        """The same, without other spellings."""
+        return (self.param_open, self.call_stem, *self.next_open)
 
     @cached_property
     def closing(self) -> tuple[str, ...]:
