@@ -75,7 +75,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "object content": ([{"role": "user", "content": {"text": "x"}}], "messages[0].content"),
     "part without type": ([{"role": "user", "content": [{"text": "x"}]}], "messages[0].content[0].type"),
     "null text": ([{"role": "user", "content": [{"type": "text", "text": None}]}], "messages[0].content[0].text"),
-    "string part": ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
+    "number part": ([{"role": "user", "content": [5]}], "messages[0].content[0]"),
     "image": ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/"}}]}], "messages[0].content[0].type"),
     "audio": ([{"role": "user", "content": [{"type": "input_audio"}]}], "messages[0].content[0].type"),
     "orphan result": ([USER, RESULT], "messages[1]"),
