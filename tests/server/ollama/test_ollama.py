@@ -130,6 +130,21 @@ async def test_history_and_options_reach_the_engine(gateway: Gateway) -> None:
     assert ours.sampling == chat.sampling
 
 
+@pytest.mark.parametrize("named", [{}, {"tool_name": None}, {"name": "get_weather"}])
+async def test_results_without_a_name_answer_calls_in_order(gateway: Gateway, named: Any) -> None:
+    """Home Assistant sends nothing but their content."""
+    calls = [{"function": {"name": "get_weather", "arguments": {"city": city}}} for city in ("Paris", "Rome")]
+    results = [{"role": "tool", "content": text, **named} for text in ("sunny", "rainy")]
+    await _post(gateway, "/api/chat", messages=[USER, {"role": "assistant", "tool_calls": calls}, *results])
+    ids = [{"id": f"c{place}", "type": "function", **call} for place, call in enumerate(calls)]
+    plain = [
+        {"role": "tool", "tool_call_id": f"c{at}", "content": result["content"]} for at, result in enumerate(results)
+    ]
+    await gateway.chat(USER, {"role": "assistant", "content": None, "tool_calls": ids}, *plain)
+    ours, chat = gateway.engine.requests
+    assert ours.text == chat.text
+
+
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
 async def test_format_is_enforced(gateway: Gateway, path: str) -> None:
     prompt: dict[str, Any] = {"messages": [USER]} if path == "/api/chat" else {"prompt": "Weather?"}
