@@ -30,7 +30,7 @@ def load_hf_tokenizer(directory: str | Path) -> BPETokenizer:
     config = _read_json(directory / "tokenizer_config.json")
     try:
         vocabulary = _vocabulary(spec)
-        space_before = _take_space_before(spec, once=config.get("legacy") is False)
+        space_before = _named_space(config, _take_space_before(spec))
         plain = _without_added_tokens(spec)
         prefix, suffix = _around(spec, vocabulary)
     except (KeyError, TypeError, AttributeError, IndexError):
@@ -116,9 +116,9 @@ def _steps(part: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     return list(part[key]) if part.get("type") == "Sequence" else [part]
 
 
-def _take_space_before(spec: dict[str, Any], *, once: bool) -> SpaceBefore:
+def _take_space_before(spec: dict[str, Any]) -> SpaceBefore:
     """Which pieces get a space in front. Takes that step out of ``spec``: text that is split further would get one
-    again. ``once``: transformers' ``"legacy": false``, for which only the beginning of a text is one."""
+    again."""
     found: SpaceBefore = "none"
     normalizer = spec.get("normalizer")
     prepends = [step for step in _steps(normalizer, "normalizers") if step.get("type") == "Prepend"]
@@ -131,7 +131,16 @@ def _take_space_before(spec: dict[str, Any], *, once: bool) -> SpaceBefore:
         if step.get("type") == "Metaspace" and scheme in ("first", "always"):
             found = "first" if scheme == "first" else "spaceless"
             step["prepend_scheme"] = "never"
-    return "first" if once and found != "none" else found
+    return found
+
+
+def _named_space(config: dict[str, Any], found: SpaceBefore) -> SpaceBefore:
+    """Llama's class says what is done, whatever the file says (transformers 5)."""
+    if found == "none" or config.get("tokenizer_class") not in ("LlamaTokenizer", "LlamaTokenizerFast"):
+        return found
+    if config.get("add_prefix_space") is False:
+        return "none"
+    return "spaceless" if config.get("legacy") else "first"
 
 
 def _without_added_tokens(spec: dict[str, Any]) -> dict[str, Any]:

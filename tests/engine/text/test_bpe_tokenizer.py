@@ -170,11 +170,23 @@ def test_a_part_of_a_text_has_the_text_s_bytes(tmp_path, scheme):
         assert joined.decode() == text.replace("\u2581", " ")
 
 
-@pytest.mark.parametrize("scheme", ["prepend", "always"])
-def test_without_legacy_the_dummy_prefix_comes_once_per_text(tmp_path, scheme):
-    ours = saved(tmp_path, DUMMY_PREFIXES[scheme](), tokenizer_config__json={"legacy": False})
-    reference = metaspace("first")
-    for text in ("<s>dog", "dog<s>dog", " dog", "<s> dog</s>\ndog"):
+@pytest.mark.parametrize("scheme", ["prepend", "always", "first"])
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"tokenizer_class": "LlamaTokenizer"}, "first"),
+        ({"tokenizer_class": "LlamaTokenizerFast", "legacy": False}, "first"),
+        ({"tokenizer_class": "LlamaTokenizerFast", "legacy": True}, "always"),
+        ({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}, "never"),
+        ({"tokenizer_class": "PreTrainedTokenizerFast", "legacy": False}, None),
+        ({"legacy": False}, None),
+    ],
+)
+def test_llama_s_class_says_where_the_dummy_prefix_comes(tmp_path, scheme, config, wanted):
+    """As transformers 5 reads it; any other class does what the file says."""
+    ours = saved(tmp_path, DUMMY_PREFIXES[scheme](), tokenizer_config__json=config)
+    reference = DUMMY_PREFIXES[wanted or scheme]()
+    for text in ("dog", "<s>dog", "dog<s>dog", " dog", "<s> dog</s>\ndog", "\u2581dog"):
         assert ours.encode(text) == reference.encode(text, add_special_tokens=False).ids, text
 
 
