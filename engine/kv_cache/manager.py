@@ -56,6 +56,10 @@ class KVCacheManager:
             return []
         return self.cache.match_prefix(tenant, tokens, limit)
 
+    def hit_length(self, tenant: str, tokens: Sequence[int]) -> int:
+        """Tokens of a prompt that need not be computed as things are."""
+        return len(self.match_prefix(tenant, tokens, len(tokens) - 1)) * self.page_size
+
     def lease(self, tenant: str, num_tokens: int, path: Sequence[RadixNode] = (), reserve: int = 0) -> Lease | None:
         """Pages for ``num_tokens`` positions, the first of them those of ``path`` (from ``match_prefix``, in the
         same step). None, and no trace, unless ``reserve`` pages stay available besides."""

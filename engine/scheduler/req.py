@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from engine.sampling.state import SamplingState
     from engine.speculative.ngram import NgramDrafter
 
+OVERTAKING = 4
+"""So many times less must a request owe than an earlier one of no higher priority to share the steps of this one."""
 MAX_PREEMPTIONS = 8
 """A request preempted this often is protected: it is admitted again only with all the pages it may ever need."""
 
@@ -24,6 +26,7 @@ class Req:
     arrival: the scheduler's logical clock at ``add``; ``order`` sorts by priority, then arrival.
     num_sent: output tokens delivered so far.
     sampling: None for an embedding request. cached_tokens: prefix found in the cache at first admission.
+    expected_hit: prefix that was in the cache when it came, while it waits.
     """
 
     __slots__ = (
@@ -32,6 +35,7 @@ class Req:
         "decode",
         "drafter",
         "embed_sum",
+        "expected_hit",
         "finish_reason",
         "grammar",
         "lease",
@@ -69,6 +73,7 @@ class Req:
         self.num_sent = 0
         self.lease: Lease | None = None
         self.cached_tokens = -1
+        self.expected_hit = 0
         self.preemptions = 0
         self.started = False
         self.finish_reason: FinishReason | None = None
@@ -81,6 +86,11 @@ class Req:
     def num_pending(self) -> int:
         """Tokens the request owes the model: the rest of its prompt, 1 (decode), or 1 + forced tokens."""
         return len(self.tokens) - self.num_computed
+
+    def overtakes(self, other: Req) -> bool:
+        """``other`` takes so much longer that this one need not wait for the end of that."""
+        pending = self.num_pending - self.expected_hit
+        return pending * OVERTAKING < other.num_pending and self.order[0] <= other.order[0]
 
     @property
     def num_output(self) -> int:

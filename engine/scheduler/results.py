@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from engine.executor.executor import RowOutput
 from engine.grammar.interface import GrammarError
@@ -16,6 +17,7 @@ from engine.messages import (
     EmbedOut,
     FinishReason,
     SchedulerOutput,
+    SchedulerStats,
     TokenIDRow,
     TokenLogprob,
 )
@@ -81,6 +83,25 @@ class Counters:
     def __init__(self) -> None:
         self.accepted = self.draft = self.forced = self.generated = 0
         self.hit = self.preemptions = self.prefill = self.query = 0
+
+    def stats(self, kv: KVCacheManager, **now: Any) -> SchedulerStats:
+        """``now``: the fields of SchedulerStats that only the scheduler knows."""
+        return SchedulerStats(
+            **now,
+            free_pages=kv.num_free,
+            cached_pages=kv.num_cached,
+            total_pages=kv.num_pages,
+            page_size=kv.page_size,
+            leaked_pages=kv.leaked_pages,
+            preemptions=self.preemptions,
+            cache_query_tokens=self.query,
+            cache_hit_tokens=self.hit,
+            draft_tokens=self.draft,
+            accepted_tokens=self.accepted,
+            generated_tokens=self.generated,
+            prefill_tokens=self.prefill,
+            forced_tokens=self.forced,
+        )
 
 
 class ResultProcessor:

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 MAX_PROMPT_LOGPROB_CHUNK = 64
 """Prompt positions whose logits are wanted per step: a whole vocabulary of floats each."""
 RETRY_STEPS = 8
-ORDER = attrgetter("order")
+ORDER, PENDING = attrgetter("order"), attrgetter("num_pending")
 
 
 def random_seed() -> int:
@@ -131,27 +131,14 @@ class Scheduler:
             self._results.process(row, out)
 
     def stats(self, rid: str = "") -> SchedulerStats:
-        kv, counters = self.kv, self._counters
-        return SchedulerStats(
+        return self._counters.stats(
+            self.kv,
             rid=rid,
             step=self.num_steps,
             running=len(self.running),
             waiting=len(self.waiting),
             memory_full=bool(self.waiting) and self._blocked[0] == self.waiting[0].rid,
-            free_pages=kv.num_free,
-            cached_pages=kv.num_cached,
-            total_pages=kv.num_pages,
-            page_size=kv.page_size,
-            preemptions=counters.preemptions,
-            cache_query_tokens=counters.query,
-            cache_hit_tokens=counters.hit,
-            draft_tokens=counters.draft,
-            accepted_tokens=counters.accepted,
-            generated_tokens=counters.generated,
-            prefill_tokens=counters.prefill,
-            forced_tokens=counters.forced,
             grammar_rows=sum(1 for req in self.running if req.grammar is not None),
-            leaked_pages=kv.leaked_pages,
         )
 
     # ------------------------------------------------------------ accept
@@ -191,6 +178,8 @@ class Scheduler:
             self._outbox.reject(message.rid, INTERNAL_ERROR, len(message.input_ids), decode)
         else:
             self._reqs[req.rid] = req
+            if self.waiting or any(not other.decoding for other in self.running):
+                req.expected_hit = self.kv.hit_length(req.tenant, req.tokens)
             insort(self.waiting, req, key=ORDER)
 
     def _abort(self, rid: str, matched: str | None) -> None:
@@ -218,8 +207,9 @@ class Scheduler:
         num_decoding = sum(1 for req in self.running if req.decoding)
         budget = self.chunks.budget(num_decoding)
         budget = self._schedule_decodes(rows, budget)
-        budget = self._schedule_chunks(rows, budget)
-        if self.waiting and self._counters.preemptions == preempted:
+        admits = self._counters.preemptions == preempted
+        budget = self._schedule_chunks(rows, budget, admits)
+        if admits:
             self._admit(rows, budget)
         if not rows:
             return None
@@ -255,10 +245,19 @@ class Scheduler:
             budget -= num_extra
         return budget + kept
 
-    def _schedule_chunks(self, rows: dict[str, BatchRow], budget: int) -> int:
-        """The next chunk of every prompt under way. Its pages were leased at admission."""
-        for req in self.running:
-            if budget > 0 and not req.decoding:
+    def _schedule_chunks(self, rows: dict[str, BatchRow], budget: int, admits: bool) -> int:
+        """The next chunk of every prompt under way. Its pages were leased at admission. Where the first one takes
+        several steps, half of the budget is for much shorter ones: they do not wait for all of it."""
+        prompts = [req for req in self.running if not req.decoding]
+        if prompts and prompts[0].num_pending > budget:
+            first, half = prompts[0], budget // 2
+            left = half
+            for req in sorted((req for req in prompts if req.overtakes(first)), key=PENDING):
+                left -= self._add_chunk(req, rows, left) if left > 0 else 0
+            left = self._admit(rows, left, first) if admits else left
+            budget -= half - left
+        for req in prompts:
+            if budget > 0 and req.rid not in rows:
                 budget -= self._add_chunk(req, rows, budget)
         return budget
 
@@ -304,15 +303,19 @@ class Scheduler:
         self._ratio.preempted()
         self._release(req)
 
-    def _admit(self, rows: dict[str, BatchRow], budget: int) -> None:
-        """Start waiting requests in order while tokens, rows and memory last."""
+    def _admit(self, rows: dict[str, BatchRow], budget: int, first: Req | None = None) -> int:
+        """Start waiting requests in order while tokens, rows and memory last, those alone that overtake ``first``
+        where it is given; returns the tokens that are left."""
         adder: PrefillAdder | None = None
         index = 0
         limit = self.config.max_running_requests
         while index < min(limit, len(self.waiting)) and budget > 0 and len(self.running) < limit:
             req = self.waiting[index]
             if self._blocked[0] == req.rid and self._still_blocked():
-                return
+                break
+            if first is not None and not req.overtakes(first):
+                index += 1
+                continue
             if adder is None:
                 adder = PrefillAdder(self.kv, self._ratio.reserve(self.running))
                 for row in rows.values():
@@ -329,7 +332,8 @@ class Scheduler:
                 self._cannot_start(req)
             else:
                 self._blocked = (req.rid, self.kv.num_available, self.num_steps)
-                return
+                break
+        return budget
 
     def _still_blocked(self) -> bool:
         """No page came free since the head of the queue was refused: matching its prefix again would be waste."""
@@ -337,6 +341,7 @@ class Scheduler:
         return bool(self.running) and self.kv.num_available <= available and self.num_steps < step + RETRY_STEPS
 
     def _start(self, req: Req, rows: dict[str, BatchRow], budget: int) -> int:
+        req.expected_hit = 0
         if req.cached_tokens < 0:
             req.cached_tokens = req.num_computed
             self._counters.query += req.num_tokens

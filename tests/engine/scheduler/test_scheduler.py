@@ -374,3 +374,72 @@ def test_more_prompt_logprobs_than_a_message_takes_are_refused(monkeypatch):
     results = harness.run()
     assert (results["many"].finish.type, results["many"].finish.status) == ("error", 400)
     assert results["few"].finish.type == "length"
+
+
+def steps_to_first_token(harness: Harness, rid: str) -> int:
+    steps = 0
+    while rid not in harness.results or not harness.results[rid].token_ids:
+        harness.step()
+        steps += 1
+    return steps
+
+
+LONG = [index * 7 % 251 for index in range(4000)]
+
+
+def behind_a_long_prompt(**config) -> Harness:
+    harness = Harness(pages=1024, chunked_prefill_size=64, **config)
+    harness.add("long", LONG, max_tokens=3)
+    harness.step()
+    return harness
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one():
+    harness = behind_a_long_prompt()
+    harness.add("short", range(60), max_tokens=3)
+    assert steps_to_first_token(harness, "short") <= 3
+    results = harness.run()
+    assert results["short"].token_ids == alone(range(60), max_tokens=3)
+    assert results["long"].token_ids == alone(LONG, max_tokens=3)
+
+
+def test_a_long_prompt_with_a_cached_prefix_is_a_short_one():
+    harness = Harness(pages=2048, chunked_prefill_size=64)
+    turn = list(range(200)) * 12
+    harness.add("first turn", turn, max_tokens=3)
+    harness.run()
+    harness.add("long", LONG, max_tokens=3)
+    harness.step()
+    harness.add("second turn", [*turn, 1, 2, 3], max_tokens=3)
+    assert steps_to_first_token(harness, "second turn") <= 3
+
+
+def test_short_prompts_take_no_more_than_half_from_a_long_one():
+    """However many come: the long one gets on with half of every step."""
+    harness = behind_a_long_prompt(max_running_requests=4)
+    count = 0
+    while harness.scheduler.running[0].rid == "long" and not harness.scheduler.running[0].decoding:
+        harness.add(f"short {count}", range(count, count + 50), max_tokens=1)
+        count += 1
+        harness.step()
+    chunks = [size for shape in harness.executor.shapes for rid, _, size in shape if rid == "long"]
+    assert min(chunks[:-1]) >= 32
+    assert count > 50
+    harness.run()
+
+
+@pytest.mark.parametrize(
+    "other", [{"start": 0, "priority": 0}, {"start": 0, "priority": -1}, {"start": 3100, "priority": -1}]
+)
+def test_who_does_not_overtake(other):
+    """A prompt of about the same length, and one of less priority, however short."""
+    harness = Harness(pages=1024, chunked_prefill_size=64)
+    harness.add("first", LONG, max_tokens=3)
+    harness.step()
+    harness.add("other", LONG[other["start"] :][::-1], max_tokens=3, priority=other["priority"])
+    order = []
+    while len(order) < 2:
+        harness.step()
+        order += [rid for rid in ("first", "other") if rid not in order and rid in harness.results]
+    assert order == ["first", "other"]
+    harness.run()
