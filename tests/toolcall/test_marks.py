@@ -254,3 +254,17 @@ def test_a_tag_at_the_beginning_of_inline_code_is_spoken_of(name: str, before: s
     for apart in (f"Use `f`. {call}", f"Use `f`\n{call}", f"Ok:\n```xml\n{call}\n```", f"x`{call}"):
         assert calls_of(read(name, apart)) == [("now", {})], apart
     assert calls_of(read(name, f"Use ` {call}{call}")) == [("now", {})] * 2
+
+
+@pytest.mark.parametrize("name", sorted(RENDERERS))
+def test_openers_one_behind_another_are_the_same_however_they_are_cut(name: str) -> None:
+    fmt = toolcall.get_format(name)
+    openers = {word for block in (*fmt.blocks, *fmt.bare) for word in (block.opener, *block.inner) if len(word) > 1}
+    for opener in sorted(openers):
+        for count in range(1, 6):
+            for finish in ("stop", "length"):
+                whole = merged(events_of(name, [opener * count], finish, tools=TOOLS))
+                for size in (1, 3, len(opener)):
+                    text = opener * count
+                    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+                    assert merged(events_of(name, pieces, finish, tools=TOOLS)) == whole, (opener, count, finish, size)

@@ -136,7 +136,8 @@ class Block:
             return None
         begins = "|".join([*firsts, *(re.escape(w[:2]) for w in (*self.closers, *self._inner.words))])
         again = re.escape(self._again)
-        thrice = rf"|{again}[{SPACE}]*+{again}" if again else ""
+        longer = any(word.startswith(self._again) and word != self._again for word in self._inner.words)
+        thrice = rf"|{again}[{SPACE}]*+{again}" if again and not longer else ""
         return re.compile(rf"[{SPACE}]*+(?:(?!{begins})[^{SPACE}](?s:.){thrice})")
 
     def hopeless(self, text: str, pos: int) -> bool:
