@@ -291,6 +291,25 @@ UNTIDY = [
             "additionalProperties": {},
         },
     ),
+    (
+        {
+            "type": "object",
+            "properties": {
+                "a": {"type": "string", "required": True},
+                "b": {"type": "string", "required": False},
+                "c": {"type": "object", "properties": {"d": {"type": "string", "required": True}}, "required": ["d"]},
+            },
+        },
+        {
+            "type": "object",
+            "properties": {
+                "a": {"type": "string"},
+                "b": {"type": "string"},
+                "c": {"type": "object", "properties": {"d": {"type": "string"}}, "required": ["d"]},
+            },
+            "required": ["a"],
+        },
+    ),
 ]
 
 
@@ -324,6 +343,12 @@ async def test_untidy_schemas_are_read_as_what_they_mean(gateway: Gateway, writt
         },
         {"type": "object", "properties": {"default": {"type": "null"}, "required": {"enum": []}}, "required": []},
         {"dependentRequired": {"a": []}, "properties": [1, 2]},
+        {
+            "type": "object",
+            "properties": {"required": {"type": "boolean"}, "a": {"const": {"required": True}}},
+            "required": [],
+        },
+        {"required": True},
         [],
         "x",
         None,
