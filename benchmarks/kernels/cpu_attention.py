@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.batches import batch_of
 from engine.executor.forward_batch import ForwardBatch
-from engine.kernels.cpu.build import build
-from engine.kernels.cpu.model import CModelConfig, NativeModel, open_library
+from engine.kernels.cpu.loader import load
+from engine.kernels.cpu.model import CModelConfig, NativeModel
 
 PAGE_SIZE = 16
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--kv", default="bfloat16,int8,float32")
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
-    lib = open_library(build())
+    lib = load()
     context = lib.cg_ctx_create(args.threads, -1)
     heads, kv_heads, dim = args.heads, args.kv_heads, args.head_dim
     config = CModelConfig(1, 32, heads, kv_heads, dim, dim, 32, 32, 1e-6, dim**-0.5, 1.0, 1.0)

@@ -17,8 +17,9 @@ from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.executor.kv_budget import kv_pages
 from engine.executor.native_weights import LinearPacker
 from engine.executor.packed_file import PackedLinears, load_linears, pack_path
-from engine.kernels.cpu.build import BuildUnavailable, build
-from engine.kernels.cpu.model import CModelConfig, NativeModel, NativeModelError, open_library
+from engine.kernels.cpu.build import BuildUnavailable
+from engine.kernels.cpu.loader import load
+from engine.kernels.cpu.model import CModelConfig, NativeModel, NativeModelError
 from engine.platform.host import available_memory, total_memory
 from engine.sampling.sampler import Sampler
 from engine.weights.checkpoint import Checkpoint
@@ -61,7 +62,7 @@ def refuses(config: EngineConfig, model: ModelConfig) -> str | None:
     if model.head_dim > _MAX_HEAD_DIM:
         return f"head_dim {model.head_dim} is beyond {_MAX_HEAD_DIM}"
     try:
-        build()
+        load()
     except BuildUnavailable as error:
         return str(error)
     return None
@@ -88,7 +89,7 @@ class NativeExecutor:
         exact = "float32" if config.dtype == "float32" else "bfloat16"
         self.kv_dtype = exact if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
         self.page_size, self.vocab_size = config.page_size, model.vocab_size
-        self._lib = open_library(build())
+        self._lib = load()
         self._context: int = self._lib.cg_ctx_create(config.threads, -1)
         if not self._context:
             raise NativeModelError("the native thread pool cannot be started")

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from engine.config import Quantization
-from engine.kernels.cpu.model import NativeModelError, address
+from engine.kernels.cpu.loader import address
+from engine.kernels.cpu.model import NativeModelError
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.tensors import RawTensor
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from engine.config import Quantization
 from engine.executor.native_weights import LinearPacker
-from engine.kernels.cpu.model import as_bytes
+from engine.kernels.cpu.loader import as_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_size_t, c_void_p
@@ -14,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from engine.kernels.cpu.loader import RowsStruct, load
+from engine.kernels.cpu.loader import RowsStruct, address, as_bytes, load
 
 FloatArray = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -86,14 +85,6 @@ def huge_bytes(size: int) -> Bytes:
     return data[start : start + size]
 
 
-def _address(array: AnyArray | None) -> int | None:
-    if array is None:
-        return None
-    if not array.flags.c_contiguous:
-        raise ValueError("the kernels need C-contiguous arrays")
-    return array.ctypes.data
-
-
 def best_isa() -> Isa:
     """The best level that this machine has and the library holds."""
     return Isa(int(load().cg_isa_best()))
@@ -148,7 +139,7 @@ class Rows:
         if x.ndim != 2 or x.dtype != np.float32:
             raise ValueError(f"activations are {x.dtype} {x.shape}, expected float32 [m, k]")
         rows = cls.empty(kind, *x.shape)
-        load().cg_rows_quantize(context.handle, byref(rows.struct()), _address(x), x.shape[1], x.shape[0])
+        load().cg_rows_quantize(context.handle, byref(rows.struct()), address(x), x.shape[1], x.shape[0])
         return rows
 
     def struct(self) -> RowsStruct:
@@ -212,8 +203,8 @@ class Linear:
         count = len(weights)
         fmts = (c_int * count)(*(int(w.fmt) for w in weights))
         ns = (c_int * count)(*(w.n for w in weights))
-        raws = (c_void_p * count)(*(_address(w.raw) for w in weights))
-        biases = (c_void_p * count)(*(_address(w.bias) for w in weights))
+        raws = (c_void_p * count)(*(address(w.raw) for w in weights))
+        biases = (c_void_p * count)(*(address(w.bias) for w in weights))
         return cls(load().cg_linear_create_stack(count, fmts, ns, weights[0].k, raws, biases))
 
     @classmethod
@@ -224,12 +215,12 @@ class Linear:
         if (gate.n, gate.k) != (up.n, up.k):
             raise ValueError(f"gate is [{gate.n}, {gate.k}], up is [{up.n}, {up.k}]")
         fmts = int(gate.fmt), int(up.fmt)
-        return cls(load().cg_linear_create_gate_up(*fmts, gate.n, gate.k, _address(gate.raw), _address(up.raw)))
+        return cls(load().cg_linear_create_gate_up(*fmts, gate.n, gate.k, address(gate.raw), address(up.raw)))
 
     @classmethod
     def from_blob(cls, blob: AnyArray) -> Linear:
         """A layer over packed bytes (a mapped file, say); they are not copied and must stay as they are."""
-        handle = load().cg_linear_from_blob(_address(blob), blob.nbytes)
+        handle = load().cg_linear_from_blob(address(blob), blob.nbytes)
         if not handle:
             raise KernelError("these bytes are no packed layer, or do not start at a multiple of 64")
         return cls(handle, keep=blob)
@@ -238,7 +229,7 @@ class Linear:
         """The packed bytes, a view that lives as long as the layer."""
         size = c_size_t()
         start = self._lib.cg_linear_blob(self.handle, byref(size))
-        return np.ctypeslib.as_array(ctypes.cast(start, ctypes.POINTER(ctypes.c_uint8)), (size.value,))
+        return as_bytes(start, size.value)
 
     def close(self) -> None:
         """Free the packed bytes (those of from_blob stay with their owner)."""
@@ -256,7 +247,7 @@ class Linear:
         if y.shape != (m, self.n) or y.dtype != np.float32:
             raise ValueError(f"the output is {y.dtype} {y.shape}, expected float32 ({m}, {self.n})")
         flags = 0 if add_to is None else _ADD
-        self._lib.cg_linear_forward(context.handle, self.handle, byref(x.struct()), _address(y), self.n, m, flags)
+        self._lib.cg_linear_forward(context.handle, self.handle, byref(x.struct()), address(y), self.n, m, flags)
         return y
 
     def forward_gate_up(self, context: Context, x: Rows, kind: RowsKind) -> Rows:
@@ -271,7 +262,7 @@ class Linear:
     def row(self, index: int) -> FloatArray:
         """One output's weights, float32 [k]. gate_up: gate's rows, then up's."""
         out = np.empty(self.k, np.float32)
-        if self._lib.cg_linear_row(self.handle, index, _address(out)):
+        if self._lib.cg_linear_row(self.handle, index, address(out)):
             raise IndexError(f"the layer has no output {index}")
         return out
 
@@ -294,7 +285,7 @@ def quantize_weights(fmt: Format, weights: AnyArray, source: Format) -> Bytes:
     n, k = weights.shape
     Weight(source, n, k, weights).check()
     out = np.zeros((n, row_bytes(fmt, k)), np.uint8)
-    if load().cg_quantize_weights(int(fmt), int(source), _address(weights), n, k, _address(out)):
+    if load().cg_quantize_weights(int(fmt), int(source), address(weights), n, k, address(out)):
         raise KernelError(f"{source.name} [{n}, {k}] cannot be quantized to {fmt.name}")
     return out
 
@@ -304,6 +295,6 @@ def embed_rows(fmt: Format, raw: AnyArray, n: int, k: int, ids: npt.NDArray[np.i
     Weight(fmt, n, k, raw).check()
     ids = np.ascontiguousarray(ids, np.int32)
     out = np.empty((len(ids), k), np.float32)
-    if load().cg_embed_rows(int(fmt), _address(raw), n, k, _address(ids), len(ids), _address(out), k):
+    if load().cg_embed_rows(int(fmt), address(raw), n, k, address(ids), len(ids), address(out), k):
         raise IndexError("a token id is outside the embedding table")
     return out

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_double, c_int, c_int32, c_size_t, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_void_p
 from functools import cache
 from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.kernels.cpu.build import BuildUnavailable, build
 
@@ -33,7 +36,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "cg_linear_create_gate_up": (_P, [_I, _I, _I, _I, _P, _P]),
     "cg_linear_create_stack": (_P, [_I, _P, _P, _I, _P, _P]),
     "cg_linear_destroy": (None, [_P]),
-    "cg_linear_blob": (_P, [_P, ctypes.POINTER(c_size_t)]),
+    "cg_linear_blob": (_P, [_P, POINTER(c_size_t)]),
     "cg_linear_from_blob": (_P, [_P, c_size_t]),
     "cg_linear_n": (_I, [_P]),
     "cg_linear_k": (_I, [_P]),
@@ -49,14 +52,23 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "cg_measure_read": (None, [_P, _P, c_size_t]),
     "cg_measure_dots": (c_double, [_P, _I]),
     "cg_quantize_weights": (_I, [_I, _I, _P, _I, _I, _P]),
+    "cg_model_create": (_P, [_P, _P, _P]),
+    "cg_model_destroy": (None, [_P]),
+    "cg_model_set_layer": (_I, [_P, _I, _P, _P, _P, _P, _P]),
+    "cg_model_set_key_offset": (_I, [_P, _I, _P]),
+    "cg_model_set_embedding": (_I, [_P, _I, _P, _P, _P]),
+    "cg_model_set_kv": (_I, [_P, _I, _I, _I]),
+    "cg_kv_page_bytes": (c_size_t, [_P, _I, _I]),
+    "cg_model_copy_page": (_I, [_P, _I, _I]),
+    "cg_model_forward": (_I, [_P, _P, _P]),
+    "cg_model_head": (_I, [_P, _P, _I, _P]),
+    "cg_model_set_profile": (None, [_P, _I]),
+    "cg_model_profile": (c_int64, [_P, _P]),
+    "cg_model_attention": (_I, [_P, _I, _P, _P, _P]),
+    "cg_rms_norm": (None, [_P, _P, _P, _P, _I, _I, c_float]),
+    "cg_rotate": (None, [_P, _P, _P, c_float, _P, _P, _I, _I, _I]),
+    "cg_argmax": (_I, [_P, _P, _P, _I]),
 }
-
-
-def declare(lib: ctypes.CDLL) -> None:
-    """Argument and result types of every function of callgate_cpu.h that Python calls."""
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
 
 
 @cache
@@ -67,8 +79,24 @@ def load() -> ctypes.CDLL:
         lib = ctypes.CDLL(str(path))
     except OSError as error:
         raise BuildUnavailable(f"{path} does not load: {error}") from error
-    declare(lib)
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
     found = int(lib.cg_abi_version())
     if found != ABI_VERSION:
         raise BuildUnavailable(f"{path} has interface version {found}, expected {ABI_VERSION}")
     return lib
+
+
+def address(array: npt.NDArray[Any] | None) -> int | None:
+    """Where the array's data lies; it must be C-contiguous and outlive the call."""
+    if array is None:
+        return None
+    if not array.flags.c_contiguous:
+        raise ValueError("the kernels need C-contiguous arrays")
+    return array.ctypes.data
+
+
+def as_bytes(pointer: int, size: int) -> npt.NDArray[np.uint8]:
+    """A view of ``size`` bytes at a C address."""
+    return np.ctypeslib.as_array(ctypes.cast(pointer, POINTER(c_uint8)), (size,))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_void_p
+from ctypes import POINTER, Structure, byref, c_double, c_float, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.executor.forward_batch import ForwardBatch
+from engine.kernels.cpu.loader import address
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
@@ -76,62 +76,6 @@ class _Output(Structure):
     )
 
 
-def open_library(path: str | Path) -> ctypes.CDLL:
-    """A handle of its own on the kernel library, with the functions that the decoder uses declared."""
-    lib = ctypes.CDLL(str(path))
-    declare(lib)
-    return lib
-
-
-def declare(lib: ctypes.CDLL) -> None:
-    """Argument and result types of model.h, and of what this package's decoder uses of callgate_cpu.h."""
-    pointer, integer = c_void_p, c_int
-    table: dict[str, tuple[Any, list[Any]]] = {
-        "cg_abi_version": (integer, []),
-        "cg_isa_best": (integer, []),
-        "cg_ctx_create": (pointer, [integer, integer]),
-        "cg_ctx_destroy": (None, [pointer]),
-        "cg_ctx_threads": (integer, [pointer]),
-        "cg_ctx_isa": (integer, [pointer]),
-        "cg_linear_create_stack": (pointer, [integer, pointer, pointer, integer, pointer, pointer]),
-        "cg_linear_create_gate_up": (pointer, [integer, integer, integer, integer, pointer, pointer]),
-        "cg_linear_destroy": (None, [pointer]),
-        "cg_linear_blob": (pointer, [pointer, pointer]),
-        "cg_linear_from_blob": (pointer, [pointer, c_size_t]),
-        "cg_linear_bytes": (c_size_t, [pointer]),
-        "cg_row_bytes": (c_size_t, [integer, integer]),
-        "cg_quantize_weights": (integer, [integer, integer, pointer, integer, integer, pointer]),
-        "cg_model_create": (pointer, [pointer, pointer, pointer]),
-        "cg_model_destroy": (None, [pointer]),
-        "cg_model_set_layer": (integer, [pointer, integer, pointer, pointer, pointer, pointer, pointer]),
-        "cg_model_set_key_offset": (integer, [pointer, integer, pointer]),
-        "cg_model_set_embedding": (integer, [pointer, integer, pointer, pointer, pointer]),
-        "cg_model_set_kv": (integer, [pointer, integer, integer, integer]),
-        "cg_kv_page_bytes": (c_size_t, [pointer, integer, integer]),
-        "cg_model_copy_page": (integer, [pointer, integer, integer]),
-        "cg_model_forward": (integer, [pointer, pointer, pointer]),
-        "cg_model_head": (integer, [pointer, pointer, integer, pointer]),
-        "cg_model_set_profile": (None, [pointer, integer]),
-        "cg_model_profile": (c_int64, [pointer, pointer]),
-        "cg_model_attention": (integer, [pointer, integer, pointer, pointer, pointer]),
-        "cg_rms_norm": (None, [pointer, pointer, pointer, pointer, integer, integer, c_float]),
-        "cg_rotate": (None, [pointer, pointer, pointer, c_float, pointer, pointer, integer, integer, integer]),
-        "cg_argmax": (integer, [pointer, pointer, pointer, integer]),
-    }
-    for name, (result, arguments) in table.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
-
-
-def address(array: npt.NDArray[Any] | None) -> int | None:
-    """Where the array's data lies; it must be C-contiguous and outlive the call."""
-    if array is None:
-        return None
-    if not array.flags.c_contiguous:
-        raise ValueError("the kernels need C-contiguous arrays")
-    return array.ctypes.data
-
-
 def _check(code: int, what: str) -> None:
     if code:
         raise NativeModelError(f"{what}: {_ERRORS.get(code, f'error {code}')}")
@@ -145,7 +89,7 @@ def _expect(name: str, array: npt.NDArray[Any] | None, dtype: type, shape: tuple
 class NativeModel:
     """One decoder: borrowed linears, own KV memory, one C call per step. Not thread-safe.
 
-    ``lib`` comes from ``open_library``, ``context`` is a cg_ctx. Linears and raw embeddings must outlive the model;
+    ``lib`` comes from ``loader.load``, ``context`` is a cg_ctx. Linears and raw embeddings must outlive the model;
     ``keep`` holds whatever owns them.
     """
 
@@ -264,8 +208,3 @@ def _c_batch(batch: ForwardBatch) -> tuple[_Batch, tuple[IntArray, ...]]:
         raise ValueError("the arrays of the batch do not belong together")
     pages = held[4].shape[1] if held[4].ndim == 2 else 0
     return _Batch(rows, tokens, pages, len(held[6]), *map(address, held)), held
-
-
-def as_bytes(pointer: int, size: int) -> npt.NDArray[np.uint8]:
-    """A view of ``size`` bytes at a C address."""
-    return np.ctypeslib.as_array(ctypes.cast(pointer, POINTER(c_uint8)), (size,))

@@ -315,7 +315,7 @@ def test_refusals_name_the_reason(path, monkeypatch):
     def fail():
         raise BuildUnavailable("no C++ compiler found")
 
-    monkeypatch.setattr(native_executor, "build", fail)
+    monkeypatch.setattr(native_executor, "load", fail)
     assert refuses(config, model) == "no C++ compiler found"
 
 

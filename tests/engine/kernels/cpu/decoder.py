@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from engine.executor.forward_batch import ForwardBatch
-from engine.kernels.cpu.build import build
-from engine.kernels.cpu.model import CModelConfig, NativeModel, open_library
+from engine.kernels.cpu.loader import load
+from engine.kernels.cpu.model import CModelConfig, NativeModel
 
 
 class AttentionModel:
@@ -18,7 +18,7 @@ class AttentionModel:
         self.heads, self.kv_heads, self.head_dim, self.page_size = heads, kv_heads, head_dim, page_size
         self.num_pages, self.kv = num_pages, kv
         self.inv_freq = (1 / theta ** (np.arange(0, head_dim, 2) / head_dim)).astype(np.float32)
-        lib = open_library(build())
+        lib = load()
         self.lib, self.context = lib, lib.cg_ctx_create(threads, isa)
         config = CModelConfig(2, 32, heads, kv_heads, head_dim, head_dim, 32, 32, 1e-6, head_dim**-0.5, 1.0, 1.0)
         self.model = NativeModel(lib, self.context, config, self.inv_freq)

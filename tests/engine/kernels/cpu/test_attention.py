@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.kernels.cpu.build import build
-from engine.kernels.cpu.model import NativeModelError, open_library
+from engine.kernels.cpu.loader import load
+from engine.kernels.cpu.model import NativeModelError
 from tests.engine.kernels.cpu.decoder import AttentionModel, make_batch, reference_attention
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "int8": 8e-2}
@@ -16,7 +16,7 @@ PAYLOAD_NANS = np.array([0x7FC00001, 0x7FFFFFFF, 0xFFFF8000, 0x7FBFFFFF], np.uin
 
 
 def isa_levels():
-    return range(open_library(build()).cg_isa_best() + 1)
+    return range(load().cg_isa_best() + 1)
 
 
 def pages_for(rng, tokens, page_size):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.kernels.cpu.build import build
-from engine.kernels.cpu.model import address, open_library
+from engine.kernels.cpu.loader import address, load
 from tests.engine.kernels.cpu.decoder import rotate
 
 
 @pytest.fixture(params=[0, 1, 2])
 def native(request):
-    lib = open_library(build())
+    lib = load()
     if request.param > lib.cg_isa_best():
         pytest.skip("this processor lacks the instructions")
     context = lib.cg_ctx_create(1, request.param)
