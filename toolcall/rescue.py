@@ -15,6 +15,7 @@ from toolcall.syntax import Block, Body, JsonCalls, PythonCalls, TaggedCalls
 from toolcall.syntax.block import FENCES
 
 _JSON = JsonCalls()
+_AROUND_ARGUMENTS = ("<parameters>", "</parameters>", "<arguments>", "</arguments>")
 FUNCTION_TAGS = TaggedCalls(
     call_open="<function=",
     call_opens=("<function ", "< function=", "< function "),
@@ -31,6 +32,7 @@ FUNCTION_TAGS = TaggedCalls(
     call_close="</function>",
     next_open=("<function=", "</tool_call>"),
     object_body=True,
+    around=_AROUND_ARGUMENTS,
 )
 INVOKE_TAGS = TaggedCalls(
     call_open="<invoke ",
@@ -43,6 +45,7 @@ INVOKE_TAGS = TaggedCalls(
     call_close="</invoke>",
     next_open=("<invoke", "</function_calls>", "</tool_calls>", "</tool_call>", "</minimax:tool_call>"),
     object_body=True,
+    around=_AROUND_ARGUMENTS,
 )
 ARGUMENT_TAGS = TaggedCalls(
     call_open="",

@@ -268,3 +268,24 @@ def test_openers_one_behind_another_are_the_same_however_they_are_cut(name: str)
                     text = opener * count
                     pieces = [text[at : at + size] for at in range(0, len(text), size)]
                     assert merged(events_of(name, pieces, finish, tools=TOOLS)) == whole, (opener, count, finish, size)
+
+
+@pytest.mark.parametrize("around", ["parameters", "arguments"])
+@pytest.mark.parametrize(
+    ("name", "head", "tail"),
+    [
+        ("qwen3_coder", "<tool_call>\n<function=put>\n", "\n</function>\n</tool_call>"),
+        ("minimax_m2", '<minimax:tool_call>\n<invoke name="put">\n', "\n</invoke>\n</minimax:tool_call>"),
+    ],
+)
+def test_tags_around_all_the_arguments(name: str, head: str, tail: str, around: str) -> None:
+    two = {
+        "qwen3_coder": "<parameter=path>\na\n</parameter>\n<parameter=n>\n2\n</parameter>",
+        "minimax_m2": '<parameter name="path">a</parameter>\n<parameter name="n">2</parameter>',
+    }[name]
+    for inner in (two, '{"path": "a", "n": 2}'):
+        answer = read(name, f"{head}<{around}>\n{inner}\n</{around}>{tail}")
+        assert (calls_of(answer), answer.content) == ([("put", {"path": "a", "n": 2})], "")
+    word = f"<{around}>x</{around}>\n</{around}>"
+    calls: list[Call] = [("put", {"path": word, "n": 1})]
+    assert calls_of(read(name, RENDERERS[name](calls))) == calls

@@ -70,6 +70,8 @@ class TaggedCalls(Tags):
                 if tool.keys and not seen:
                     raise NoCall
                 break
+            if self.around and (yield from at_marker(lx, self.wrapping)) is not None:
+                continue
             word = yield from at_marker(lx, self.members)
             if word == self.call_close or word in self.call_closes:
                 lx.pos -= len(word) if self.shared_close else 0
@@ -125,6 +127,8 @@ class TaggedCalls(Tags):
         call.end()
         if (yield from skip_space(lx)) == self.name_end:
             lx.pos += len(self.name_end)
+            yield from skip_space(lx)
+        if self.around and (yield from at_marker(lx, self.wrapping)) is not None:
             yield from skip_space(lx)
         if not self.shared_close:
             yield from at_marker(lx, self.members)

@@ -220,7 +220,7 @@ class TaggedValue:
         tags = self.tags
         again = tags.value_close if twice and not self._opened and tags.reopens else ""
         strange = tags.prefixed and not (own or self.other)
-        passed = (again, *(tags.call_closes if strange else ()))
+        passed = (again, *(tags.call_closes if strange else ()), *tags.around)
         followers = (*(tags.own_followers if strange else tags.followers), *self._bare_keys())
         while True:
             rest = lx.buf[lx.pos + size : lx.pos + size + MAX_HEADER]

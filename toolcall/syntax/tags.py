@@ -28,7 +28,7 @@ class Tags:
     nested: (namespace) complex values are elements of their own, see ``nested_json``. object_body: the arguments
     may also stand as one JSON object, or as Python's keyword arguments in parentheses. shared_close: call_close closes
     the block. prefixed: the other spellings are those without the prefix of the family's tags, so in a value whose
-    opening tag has it they are data in front of one another.
+    opening tag has it they are data in front of one another. around: tags that models put around all the arguments.
     """
 
     call_open: str
@@ -54,12 +54,17 @@ class Tags:
     object_body: bool = False
     shared_close: bool = False
     prefixed: bool = False
+    around: tuple[str, ...] = ()
     foreign: bool = False
 
     @property
     def has_attributes(self) -> bool:
         """Whether attributes may stand in front of the name."""
         return self.call_open.endswith(" ")
+
+    @cached_property
+    def wrapping(self) -> Markers:
+        return Markers(self.around)
 
     @cached_property
     def opening(self) -> Markers:
