@@ -289,3 +289,17 @@ def test_tags_around_all_the_arguments(name: str, head: str, tail: str, around: 
     word = f"<{around}>x</{around}>\n</{around}>"
     calls: list[Call] = [("put", {"path": word, "n": 1})]
     assert calls_of(read(name, RENDERERS[name](calls))) == calls
+
+
+@pytest.mark.parametrize(
+    ("members", "arguments"),
+    [
+        ('{path:<|"|>a<|"|>,x:[1,{y:<|"|>b<|"|>}}', {"path": "a", "x": [1, {"y": "b"}]}),
+        ('{x:{y:[<|"|>b<|"|>,},path:<|"|>a<|"|>}', {"x": {"y": ["b"]}, "path": "a"}),
+        ('{x:[{y:1],path:<|"|>a<|"|>}', {"x": [{"y": 1}], "path": "a"}),
+        ('{path:<|"|>a<|"|>]', {"path": "a"}),
+    ],
+)
+def test_brackets_of_gemma_that_are_missing(members: str, arguments: dict[str, Any]) -> None:
+    answer = read("gemma4", f"<|tool_call>call:put{members}<tool_call|>Ok.")
+    assert (calls_of(answer), answer.content) == ([("put", arguments)], "Ok.")

@@ -138,17 +138,19 @@ class LooseCalls:
 
     def _next(self, lx: Lexer, seen: int, close: str, closer: str = "") -> Read[bool]:
         """Whether another member follows; consumes the comma before it or the closing bracket. closer: stands for
-        a bracket that is missing."""
+        a bracket that is missing; so does the bracket of what the members stand in."""
         char = yield from skip_space(lx)
         if seen and closer and char == closer[0] and (yield from at_words(lx, (closer,))):
             return False
         if char == "," and seen:
             lx.pos += 1
             char = yield from skip_space(lx)
-        elif seen and char != close and not (begins_name(char) or char in ("$", '"', "'")):
+        elif seen and char not in (close, "}", "]") and not (begins_name(char) or char in ("$", '"', "'")):
             raise NoCall
         if char == close:
             lx.pos += 1
+            return False
+        if seen and char in ("}", "]"):
             return False
         if not char:
             raise NoCall
