@@ -51,6 +51,9 @@ class LazyGrammar:
         self.warm_up()
         return self._backend.compile(spec)
 
+    def is_compiled(self, spec: GrammarSpec) -> bool:
+        return "_backend" in self.__dict__ and self._backend.is_compiled(spec)
+
     def matcher(self, compiled: object) -> GrammarMatcher:
         return self._backend.matcher(compiled)
 

@@ -216,6 +216,9 @@ class LLGuidanceBackend:
         self._remember(compiled)
         return compiled
 
+    def is_compiled(self, spec: GrammarSpec) -> bool:
+        return spec in self._cache
+
     def matcher(self, compiled: object) -> GrammarMatcher:
         """A fresh matcher at the grammar's start."""
         assert isinstance(compiled, CompiledGrammar)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from engine.grammar.interface import GrammarBackend
-from engine.messages import DecodeParams, EmbedReqInput, TokenizedGenerateReqInput
+from engine.messages import AbortReq, DecodeParams, EmbedReqInput, SchedulerInput, TokenizedGenerateReqInput
 from engine.sampling.state import SamplingState
 from engine.sampling_params import InvalidParam, validate_sampling_params
 from engine.scheduler.req import Req
@@ -39,6 +39,19 @@ class Admitter:
         self._num_draft_tokens = num_draft_tokens
         self._acceptance = Acceptance()
         self._random_seed = random_seed
+        self.new_grammars = 0
+        """How many more may be compiled in this step."""
+
+    def puts_off(self, message: SchedulerInput, put_off: Sequence[SchedulerInput]) -> bool:
+        """Grammars beyond ``new_grammars`` wait for the next step, and so does what ends them."""
+        if isinstance(message, AbortReq):
+            return any(other.rid == message.rid for other in put_off)
+        if not isinstance(message, TokenizedGenerateReqInput) or message.grammar is None or self._grammar is None:
+            return False
+        if self._grammar.is_compiled(message.grammar):
+            return False
+        self.new_grammars -= 1
+        return self.new_grammars < 0
 
     def generate(self, message: TokenizedGenerateReqInput, arrival: int) -> Req:
         """Raises Rejected and GrammarError; any other exception is this request's 500."""

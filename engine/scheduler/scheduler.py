@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PROMPT_LOGPROB_CHUNK = 64
 """Prompt positions whose logits are wanted per step: a whole vocabulary of floats each."""
+MAX_NEW_GRAMMARS = 2
+"""Compiled per step while requests run, which wait meanwhile: one may take half a second."""
 RETRY_STEPS = 8
 ORDER, PENDING = attrgetter("order"), attrgetter("num_pending")
 
@@ -145,15 +147,18 @@ class Scheduler:
 
     def _accept(self) -> None:
         inbox, self._inbox = self._inbox, []
+        self._admitter.new_grammars = MAX_NEW_GRAMMARS if self.running else len(inbox)
         for message in inbox:
+            if self._admitter.puts_off(message, self._inbox):
+                self._inbox.append(message)
+                continue
             match message:
                 case TokenizedGenerateReqInput() | EmbedReqInput():
                     self._accept_request(message)
                 case AbortReq(rid=rid, stop_matched=matched):
                     self._abort(rid, matched)
                 case FlushCacheReq(rid=rid):
-                    freed = self.kv.flush()
-                    self._outbox.others.append(ControlReply(rid=rid, ok=True, message=f"{freed} pages freed"))
+                    self._outbox.others.append(ControlReply(rid=rid, ok=True, message=f"{self.kv.flush()} pages freed"))
                 case StatsReq(rid=rid):
                     self._outbox.others.append(self.stats(rid))
 
@@ -186,11 +191,7 @@ class Scheduler:
         req = self._reqs.get(rid)
         if req is None:
             return
-        if matched is None:
-            reason = FinishReason(type="abort")
-        else:
-            reason = FinishReason(type="stop", matched=matched)
-        self._end(req, reason)
+        self._end(req, FinishReason(type="abort" if matched is None else "stop", matched=matched))
 
     # ------------------------------------------------------------ schedule
 

@@ -64,6 +64,9 @@ class ScriptBackend:
             raise RuntimeError("compiler crashed at 0xdeadbeef")
         return spec.source.split(" ")
 
+    def is_compiled(self, spec: GrammarSpec) -> bool:
+        return False
+
     def matcher(self, compiled: object) -> ScriptMatcher:
         matcher = ScriptMatcher(list(compiled))
         source = compiled[0]

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from engine.messages import AbortReq
 from tests.engine.scheduler.grammars import ScriptBackend, spec
-from tests.engine.scheduler.harness import Harness
+from tests.engine.scheduler.harness import Harness, alone
 
 CALL = '{ " n a m e " : abc abc abc , x y z ab } !'
 
@@ -126,3 +127,33 @@ def test_free_and_bound_rows_share_steps():
         single.run()
         assert results[f"g{index}"].token_ids == single.results["g"].token_ids
         assert results[f"f{index}"].token_ids == single.results["f"].token_ids
+
+
+def test_new_grammars_are_compiled_a_few_in_each_step_while_others_run(monkeypatch):
+    """Each may take half a second, which everybody who runs would wait for. Others are not put off, and neither are
+    grammars that are compiled already."""
+    compiled: list[str] = []
+    backend = ScriptBackend()
+    monkeypatch.setattr(backend, "is_compiled", lambda spec: spec.source in compiled)
+    compile_one = backend.compile
+    monkeypatch.setattr(backend, "compile", lambda spec: compiled.append(spec.source) or compile_one(spec))
+    harness = Harness(grammar=backend)
+    for index in range(5):
+        harness.add(f"alone {index}", range(20), grammar=spec(f"ab cd {index}x"), max_tokens=40)
+    harness.step()
+    assert len(compiled) == 5, "nobody waits"
+    for index in range(5):
+        harness.add(f"new {index}", range(20), grammar=spec(f"ab cd ef {index}x"))
+    harness.add("known", range(20), grammar=spec("ab cd 0x"))
+    harness.add("free", range(20), max_tokens=4)
+    harness.add("runs", range(30), max_tokens=40)
+    harness.scheduler.add(AbortReq(rid="new 4"))
+    harness.scheduler.add(AbortReq(rid="runs"))
+    harness.step()
+    assert compiled.count("ab cd 0x") == 2
+    assert len(set(compiled)) == 7
+    assert harness.results["runs"].finish.type == "abort"
+    results = harness.run()
+    assert results["new 4"].finish.type == "abort"
+    assert all(results[f"new {index}"].finish.type == "stop" for index in range(4))
+    assert results["free"].token_ids == alone(range(20), max_tokens=4)
