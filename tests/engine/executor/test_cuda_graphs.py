@@ -171,6 +171,8 @@ def test_steps_that_no_graph_fits(executor):
 class Letters:
     """Allows what it was told, refuses everything else."""
 
+    terminated = False
+
     def __init__(self, allowed: set[int], words: int) -> None:
         self.allowed = allowed
         self.mask = np.zeros(words, np.int32)
