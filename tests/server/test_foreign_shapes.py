@@ -57,7 +57,6 @@ async def test_a_flat_custom_tool_is_a_custom_tool(make_gateway: Callable[..., A
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("any", "required"),
         ({"type": "any"}, "required"),
         ({"type": "required"}, "required"),
         ({"type": "auto"}, "auto"),
