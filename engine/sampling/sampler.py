@@ -165,21 +165,25 @@ class Sampler:
         position, written = len(req.tokens), req.num_output
         for index in range(len(draft) + 1):
             logits = block[index]
-            if state.plain and grammar is None and written + index >= state.min_tokens:
-                token = _finite_argmax(logits, None if best is None else int(best[index]))
-            else:
-                token = self._choose(logits, state, grammar, position + index, written + index)
+            try:
+                if state.plain and grammar is None and written + index >= state.min_tokens:
+                    token = _finite_argmax(logits, None if best is None else int(best[index]))
+                else:
+                    token = self._choose(logits, state, grammar, position + index, written + index)
+                if state.logprobs:
+                    logprobs.append(self.token_logprob(logits, token, state.top_logprobs))
+                if grammar is not None and not grammar.accept(token) and token not in state.stop_ids:
+                    raise RowFault(NOT_ALLOWED, 400)
+                ended = grammar is not None and grammar.terminated  # the request ends here, as it does without drafts
+            except Exception:
+                if not tokens:
+                    raise
+                break  # the tokens before it stand; the next step meets it again, as its first
             tokens.append(token)
             state.observe(token)
-            if state.logprobs:
-                logprobs.append(self.token_logprob(logits, token, state.top_logprobs))
-            if grammar is not None and not grammar.accept(token) and token not in state.stop_ids:
-                raise RowFault(NOT_ALLOWED, 400)
-            if index < len(draft) and (token != draft[index] or token in state.stop_ids):
+            if ended or index == len(draft) or token != draft[index] or token in state.stop_ids:
                 break
-            if grammar is not None and grammar.terminated:
-                break  # the request ends here, as it does without drafts
-        return tuple(tokens), tuple(logprobs)
+        return tuple(tokens), tuple(logprobs[: len(tokens)])
 
     def _choose(
         self, logits: FloatArray, state: SamplingState, grammar: GrammarMatcher | None, position: int, num_output: int
