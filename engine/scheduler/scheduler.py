@@ -127,7 +127,7 @@ class Scheduler:
         if self.config.reads_clock:
             seconds = self._clock() - started
             self.chunks.observe(batch.num_tokens - num_decoding, num_decoding, seconds)
-            if batch.num_logits == batch.num_tokens:
+            if num_decoding == len(batch.rows) and batch.num_logits == batch.num_tokens:
                 self._costs.observe(batch.num_tokens, seconds)
         for row, out in zip(batch.rows, output.rows, strict=True):
             self._results.process(row, out)

@@ -13,7 +13,7 @@ class StepCosts:
 
     Where reading the weights takes the time, further tokens are nearly free; where multiplying does, each costs its
     share. That depends on machine, model and batch, so it is measured. Sizes not seen yet are taken to be cheap, so
-    that they are tried, and what was seen long ago is slowly believed to be cheaper again.
+    that they are tried, what was seen long ago is slowly believed to be cheaper again, and in the end forgotten.
     """
 
     MAX_TOKENS = 128
@@ -23,6 +23,9 @@ class StepCosts:
     SMOOTHING = 0.2
     FORGETTING = 0.005
     """Part of a larger step's extra cost that every smaller step takes off."""
+    MEMORY = 1000
+    """Steps after which a size that was not seen again is forgotten: a step that was held up, by the reading of weights
+    or the compiling of kernels, may have been the only one of its size."""
     NEAR = 4
     """A size that was not seen is taken to cost what one smaller by up to this does; beyond, costs are interpolated."""
     MAX_RISE = 1.5
@@ -31,12 +34,15 @@ class StepCosts:
     def __init__(self) -> None:
         self._sizes = np.zeros(0, np.int64)
         self._seconds = np.zeros(0)
+        self._seen = np.zeros(0, np.int64)
+        self._num_steps = 0
         self._curve = [1.0 + self.PRIOR * size for size in range(self.MAX_TOKENS + 1)]
 
     def observe(self, num_tokens: int, seconds: float) -> None:
-        """Learn from a finished step in which every token got logits."""
+        """Learn from a finished step of decoding rows alone in which every token got logits."""
         if not 0 < num_tokens <= self.MAX_TOKENS or seconds <= 0.0:
             return
+        self._num_steps += 1
         place = int(np.searchsorted(self._sizes, num_tokens))
         if place < len(self._sizes) and self._sizes[place] == num_tokens:
             old = self._seconds[place]
@@ -44,9 +50,18 @@ class StepCosts:
         else:
             self._sizes = np.insert(self._sizes, place, num_tokens)
             self._seconds = np.insert(self._seconds, place, seconds)
+            self._seen = np.insert(self._seen, place, 0)
+        self._seen[place] = self._num_steps
         larger = self._seconds[place + 1 :]
         larger -= self.FORGETTING * np.maximum(larger - self._seconds[place], 0.0)
+        self._forget(place)
         self._curve = self._all_sizes().tolist()
+
+    def _forget(self, place: int) -> None:
+        """Sizes not seen for long, and smaller ones than that at ``place`` that took far longer."""
+        kept = self._seen > self._num_steps - self.MEMORY
+        kept[:place] &= self._seconds[:place] <= self.MAX_RISE * self._seconds[place]
+        self._sizes, self._seconds, self._seen = self._sizes[kept], self._seconds[kept], self._seen[kept]
 
     def _all_sizes(self) -> npt.NDArray[np.float64]:
         sizes = np.arange(self.MAX_TOKENS + 1)

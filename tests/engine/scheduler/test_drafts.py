@@ -119,3 +119,15 @@ def test_what_stood_before_a_fault_is_delivered():
         assert (result.finish.type, result.finish.status) == ("error", 400)
         assert result.finish.message == NOT_ALLOWED
         assert (harness.scheduler.stats().accepted_tokens > 0) == (drafts > 0)
+
+
+def test_steps_of_prompts_do_not_count_as_what_drafts_cost(monkeypatch):
+    """Where logprobs of the prompt are asked for, every token of a prompt's step has logits too."""
+    harness = Harness(num_draft_tokens=4, reads_clock=True)
+    seen: list[int] = []
+    monkeypatch.setattr(harness.scheduler._costs, "observe", lambda num_tokens, seconds: seen.append(num_tokens))
+    harness.add("a", range(20), prompt_logprobs=True, max_tokens=3)
+    harness.run()
+    harness.add("b", [7], max_tokens=1)
+    harness.run()
+    assert seen == [1, 1]

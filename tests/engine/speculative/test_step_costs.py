@@ -63,6 +63,31 @@ def test_a_step_that_was_held_up_once_changes_little():
     assert costs.draft_length(1, 1.0, [0.3]) == 1
 
 
+@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize("seconds", [0.5, 60.0])
+@pytest.mark.parametrize("chances", [[0.3, 0.1, 0.03], LIKELY])
+def test_a_slow_first_step_is_forgotten_by_batches_of_any_other_size(size, seconds, chances):
+    """The first step after a start reads the weights from disk or compiles kernels; a busy server then has no step
+    of that size again."""
+    for num_tokens in {1, 4, 16} - {size}:
+        costs = StepCosts()
+        costs.observe(size, seconds)
+        learn(costs, compute_bound, num_tokens, chances, steps=1200)
+        lengths = learn(costs, compute_bound, num_tokens, chances, steps=200)
+        best = max(rate(compute_bound, num_tokens, chances, [length]) for length in range(len(chances) + 1))
+        assert rate(compute_bound, num_tokens, chances, lengths) > 0.93 * best
+
+
+def test_a_size_that_was_slow_at_first_sight_is_tried_again():
+    """A kernel that is compiled for its first batch of two, say."""
+    costs = StepCosts()
+    for _ in range(20):
+        costs.observe(1, 0.02)
+    costs.observe(2, 30.0)
+    assert 1 in learn(costs, memory_bound, 1, [0.5], steps=1200)
+    assert costs.draft_length(1, 1.0, [0.5]) == 1
+
+
 def test_costs_of_a_bad_moment_are_forgotten():
     costs = StepCosts()
     costs.observe(1, 0.02)
