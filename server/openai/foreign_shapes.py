@@ -116,17 +116,21 @@ def _with_flat_parts(message: Any) -> Any:
     return {**message, "content": parts}
 
 
+def _is_block(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in _BLOCKS
+
+
 def _has_blocks(message: Any) -> bool:
     content = message.get("content") if isinstance(message, dict) else None
-    return isinstance(content, list) and any(isinstance(part, dict) and part.get("type") in _BLOCKS for part in content)
+    return isinstance(content, list) and any(map(_is_block, content))
 
 
 def _messages(message: Any) -> list[Any]:
     """The message, its blocks of calls as ``tool_calls``, those of results as messages of their own before it."""
     if not _has_blocks(message):
         return [message]
-    blocks = [part for part in message["content"] if isinstance(part, dict) and part.get("type") in _BLOCKS]
-    rest = [part for part in message["content"] if not any(part is block for block in blocks)]
+    blocks = [part for part in message["content"] if _is_block(part)]
+    rest = [part for part in message["content"] if not _is_block(part)]
     calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
     found = [_result(block) for block in blocks if block["type"] == "tool_result"]
     if calls:

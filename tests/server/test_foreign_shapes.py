@@ -3,12 +3,14 @@ plain form, so each must lead to the same prompt and the same grammar."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 import pytest
 
+from server.openai.foreign_shapes import in_chat_shape
 from server.schema_tidying import tidied
 from tests.server.conftest import Gateway, events
 
@@ -112,6 +114,45 @@ async def test_calls_and_results_as_content_blocks(gateway: Gateway) -> None:
     assert await _prompt(gateway, messages=blocks, tools=[NESTED]) == await _prompt(
         gateway, messages=plain, tools=[NESTED]
     )
+
+
+def _many(shape: str, count: int) -> dict[str, Any]:
+    """A body with ``count`` of something."""
+    call: dict[str, Any] = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    result, text = {"type": "tool_result", "tool_use_id": "c", "content": "x"}, {"type": "text", "text": "x"}
+    contents: Mapping[str, list[Any]] = {
+        "calls": [call] * count,
+        "results": [dict(result) for _ in range(count)],
+        "blocks among texts": [dict(part) for _ in range(count) for part in (result, text)],
+        "lists in lists": [[["x"]]] * count,
+    }
+    if shape in contents:
+        return {"messages": [{"role": "user", "content": contents[shape]}]}
+    if shape == "tools":
+        return {"messages": [USER], "tools": [{"name": f"f{index}", "input_schema": SCHEMA} for index in range(count)]}
+    return {"input": [{"role": "user", "content": "x"}] * count, "model": "m"}
+
+
+@pytest.mark.parametrize("shape", ["calls", "results", "blocks among texts", "lists in lists", "tools", "input"])
+def test_reading_a_long_body_takes_its_length(shape: str) -> None:
+    """Bodies are read on the event loop, where all other clients wait: ten times as long is ten times the work."""
+
+    def work(count: int) -> int:
+        body, calls = _many(shape, count), 0
+
+        def count_call(*_: Any) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(count_call)
+        try:
+            in_chat_shape(body)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    work(10)
+    assert work(800) < 15 * work(80)
 
 
 @pytest.mark.parametrize(
