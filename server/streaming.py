@@ -28,6 +28,9 @@ LOG = logging.getLogger("callgate.server")
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
+_LINE_ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
+"""Characters that some clients (httpx's ``iter_lines``, and what is built on it) take for the end of a line. In JSON
+they stand in strings alone, where they can be written as escapes."""
 HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -148,6 +151,9 @@ class _Writer:
 
     async def write(self, chunk: bytes) -> None:
         self.busy = True
+        if not chunk.isascii():
+            for end, escape in _LINE_ENDS:
+                chunk = chunk.replace(end, escape)
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": [*self._headers]})

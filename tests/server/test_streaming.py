@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+import orjson
 import pytest
 
 from server.errors import ClientDisconnected, Unavailable
 from server.streaming import COMMENT, DONE, EventStream, Pace
+from tests.fakes import Reply
 
 IDLE = b"data: {}\n\n"
 SCOPE = {"type": "http", "headers": []}
@@ -55,6 +57,41 @@ async def test_plain() -> None:
     assert client.messages[0]["status"] == 200
     assert client.bodies == [b"a", b"b", b""]
     assert client.messages[-1]["more_body"] is False
+
+
+ODD_ENDS = "a\u2028b\u2029c\x85d\\\u2028e"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 50}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/api/generate", {"prompt": "x"}),
+        ("/generate", {"text": "x"}),
+    ],
+)
+async def test_no_character_of_the_answer_ends_a_line(
+    make_gateway: Callable[..., Any], path: str, fields: dict[str, Any]
+) -> None:
+    """Clients that read lines as Python's ``splitlines`` does (httpx's ``iter_lines``: ollama-python, LiteLLM) would
+    be left with half a JSON text. What the characters are stays the same."""
+    async with make_gateway(Reply(ODD_ENDS)) as gateway:
+        body = {"model": "test-model", "stream": True, **fields}
+        response = await gateway.client.post(path, content=orjson.dumps(body))
+    assert response.status_code == 200, response.text
+    lines = [line for line in response.text.splitlines() if line and not line.startswith(("event: ", ":"))]
+    values = [orjson.loads(line.removeprefix("data: ")) for line in lines if line != "data: [DONE]"]
+    assert any(ODD_ENDS[:-1] in text for value in values for text in _strings(value))
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, dict | list):
+        return [text for item in (value.values() if isinstance(value, dict) else value) for text in _strings(item)]
+    return [value] if isinstance(value, str) else []
 
 
 async def test_silence_is_filled_with_comments_and_sometimes_a_chunk() -> None:
