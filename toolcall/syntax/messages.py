@@ -231,9 +231,10 @@ class Header:
 
     @property
     def recipient(self) -> str:
-        """The last one that the header names: models begin a header anew, and call themselves a recipient."""
-        found = [name for name in _RECIPIENT.findall(self.text) if name != "assistant"]
-        found = found or _BARE_RECIPIENT.findall(self.text)
+        """The last one that the header names: models begin a header anew, and call themselves a recipient. A tool that
+        writes to them is none (a result that the model makes up)."""
+        named = _RECIPIENT.findall(self.text) or _BARE_RECIPIENT.findall(self.text)
+        found = [name for name in named if name != "assistant"]
         return re.sub(r"\s", "", found[-1]) if found else ""
 
 
