@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import toolcall
+from tests.cases.chunking import chunkings
 from tests.toolcall.fuzzing import TOOLS
+from tests.toolcall.render_calls import Call
 
 Merged = list[tuple[Any, ...]]
 
@@ -36,6 +39,18 @@ def merged(events: Sequence[toolcall.Event]) -> Merged:
             case toolcall.ToolCallEnd(index, rescued):
                 out.append(("end", index, rescued))
     return out
+
+
+def read_however_cut(name: str, text: str, finish: str = "stop", **options: Any) -> toolcall.ParsedOutput:
+    """What a whole text is read as, once every way to cut it was seen to say the same."""
+    whole = events_of(name, [text], finish, **options)
+    for label, pieces in chunkings(text):
+        assert merged(events_of(name, pieces, finish, **options)) == merged(whole), label
+    return toolcall.fold(whole)
+
+
+def calls_of(answer: toolcall.ParsedOutput) -> list[Call]:
+    return [(call.name, json.loads(call.arguments)) for call in answer.tool_calls]
 
 
 def _extend(out: Merged, key: tuple[Any, ...], text: str) -> None:

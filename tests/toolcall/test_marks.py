@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 import toolcall
-from tests.cases.chunking import chunkings
 from tests.toolcall.render_calls import RENDERERS, Call
-from tests.toolcall.running import events_of, merged
+from tests.toolcall.running import calls_of, events_of, merged, read_however_cut
 
 TOOLS: list[dict[str, Any]] = [
     {"name": "put", "parameters": {"properties": {"path": {"type": "string"}, "n": {"type": "integer"}}}},
@@ -22,14 +20,7 @@ DSML = "｜DSML｜"
 
 
 def read(name: str, text: str, finish: str = "stop", **options: Any) -> toolcall.ParsedOutput:
-    whole = events_of(name, [text], finish, tools=TOOLS, **options)
-    for label, pieces in chunkings(text):
-        assert merged(events_of(name, pieces, finish, tools=TOOLS, **options)) == merged(whole), label
-    return toolcall.fold(whole)
-
-
-def calls_of(answer: toolcall.ParsedOutput) -> list[Call]:
-    return [(call.name, json.loads(call.arguments)) for call in answer.tool_calls]
+    return read_however_cut(name, text, finish, tools=TOOLS, **options)
 
 
 @pytest.mark.parametrize("wrapper", ["toolcalls", "tool_call", "functioncalls", "function_call", "tool_use", "calls"])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 import toolcall
-from tests.cases.chunking import chunkings
 from tests.toolcall.render_calls import RENDERERS, Call
-from tests.toolcall.running import events_of, merged
+from tests.toolcall.running import calls_of, read_however_cut
 from toolcall.syntax import TaggedCalls
 
 TOOLS: list[dict[str, Any]] = [
@@ -50,14 +48,7 @@ TAILS = ("/>", "1>", "", "_function>", "s>", "=path>", ' name="path">', ">>", "\
 
 
 def read(name: str, text: str, tools: Any = TOOLS) -> toolcall.ParsedOutput:
-    whole = events_of(name, [text], tools=tools)
-    for label, pieces in chunkings(text):
-        assert merged(events_of(name, pieces, tools=tools)) == merged(whole), label
-    return toolcall.fold(whole)
-
-
-def calls_of(answer: toolcall.ParsedOutput) -> list[Call]:
-    return [(call.name, json.loads(call.arguments)) for call in answer.tool_calls]
+    return read_however_cut(name, text, tools=tools)
 
 
 @pytest.mark.parametrize("tail", TAILS)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import toolcall
-from tests.cases.chunking import chunkings
-from tests.toolcall.running import events_of, merged
+from tests.toolcall.running import calls_of, read_however_cut
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -30,14 +29,7 @@ Call = tuple[str, dict[str, Any]]
 
 
 def read(name: str, text: str, finish: str = "stop", **options: Any) -> toolcall.ParsedOutput:
-    whole = events_of(name, [text], finish, tools=TOOLS, **options)
-    for label, pieces in chunkings(text):
-        assert merged(events_of(name, pieces, finish, tools=TOOLS, **options)) == merged(whole), label
-    return toolcall.fold(whole)
-
-
-def calls_of(answer: toolcall.ParsedOutput) -> list[Call]:
-    return [(call.name, json.loads(call.arguments)) for call in answer.tool_calls]
+    return read_however_cut(name, text, finish, tools=TOOLS, **options)
 
 
 JSON: list[tuple[str, dict[str, Any]]] = [

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 import toolcall
-from tests.cases.chunking import chunkings
 from tests.toolcall.render_calls import RENDERERS, VARIANTS, Call
-from tests.toolcall.running import events_of, merged
+from tests.toolcall.running import calls_of, events_of, read_however_cut
 from tests.toolcall.test_chunking import without_layout
 from toolcall.schema import ToolSet
 
@@ -24,14 +22,7 @@ ROWS = [(name, r[name]) for r in (RENDERERS, VARIANTS) for name in r if r is VAR
 
 def read(name: str, text: str, tools: Any = TOOLS, **options: Any) -> toolcall.ParsedOutput:
     options = {"prompt_suffix": "<|start|>assistant", **options} if name == "gpt_oss" else options
-    whole = events_of(name, [text], tools=tools, **options)
-    for label, pieces in chunkings(text):
-        assert merged(events_of(name, pieces, tools=tools, **options)) == merged(whole), label
-    return toolcall.fold(whole)
-
-
-def calls_of(answer: toolcall.ParsedOutput) -> list[Call]:
-    return [(call.name, json.loads(call.arguments)) for call in answer.tool_calls]
+    return read_however_cut(name, text, tools=tools, **options)
 
 
 @pytest.mark.parametrize(("name", "render"), ROWS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ROWS)])

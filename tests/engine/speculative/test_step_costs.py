@@ -31,6 +31,10 @@ def rate(machine, num_tokens: int, chances: list[float], lengths: list[int]) -> 
     return tokens / sum(machine(num_tokens + length) for length in lengths)
 
 
+def best_rate(machine, num_tokens: int, chances: list[float]) -> float:
+    return max(rate(machine, num_tokens, chances, [length]) for length in range(len(chances) + 1))
+
+
 def test_unknown_sizes_are_tried():
     costs = StepCosts()
     costs.observe(1, 0.02)
@@ -50,8 +54,7 @@ def test_without_measurements_a_batch_drafts_what_is_likely_and_one_stream_what_
 @pytest.mark.parametrize("chances", [LIKELY, [0.3, 0.1, 0.03, 0.01], [0.99, 0.98, 0.97, 0.96]])
 def test_lengths_settle_at_what_gives_most_tokens_per_second(machine, num_tokens, chances):
     lengths = learn(StepCosts(), machine, num_tokens, chances, steps=200)
-    best = max(rate(machine, num_tokens, chances, [length]) for length in range(len(chances) + 1))
-    assert rate(machine, num_tokens, chances, lengths) > 0.97 * best
+    assert rate(machine, num_tokens, chances, lengths) > 0.97 * best_rate(machine, num_tokens, chances)
 
 
 def test_a_step_that_was_held_up_once_changes_little():
@@ -74,7 +77,7 @@ def test_a_slow_first_step_is_forgotten_by_batches_of_any_other_size(size, secon
         costs.observe(size, seconds)
         learn(costs, compute_bound, num_tokens, chances, steps=1200)
         lengths = learn(costs, compute_bound, num_tokens, chances, steps=200)
-        best = max(rate(compute_bound, num_tokens, chances, [length]) for length in range(len(chances) + 1))
+        best = best_rate(compute_bound, num_tokens, chances)
         assert rate(compute_bound, num_tokens, chances, lengths) > 0.93 * best
 
 
