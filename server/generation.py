@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
-from engine.client import EngineClient
 from engine.messages import FinishReason, GenerateOutput
 from server.context import RequestContext
 from server.custom_tools import CustomCalls
 from server.errors import ApiError, from_status
-from server.metrics import Metrics
+from server.param_names import Rename, renamed
 from server.planner import Plan
-from server.rate_limit import RateLimiter
-from server.running_requests import RunningRequests
+from server.services import Services
 from toolcall import OutputParser
 from toolcall.events import Event, ReasoningDelta, ToolCallEnd, ToolCallStart
 
+T = TypeVar("T")
 Finish = Literal["stop", "length", "tool_calls"]
 
 
@@ -72,24 +71,24 @@ class _Choice:
 
 @dataclass(slots=True)
 class Generation:
-    """Runs a Plan. Counts into ``usage``, the metrics and the key's token limit."""
+    """Runs a Plan. Counts into ``usage``, the metrics and the key's token limit. rename: a refused field as the client
+    wrote it."""
 
-    engine: EngineClient
+    services: Services
     plan: Plan
-    metrics: Metrics
     context: RequestContext
-    limiter: RateLimiter
-    running: RunningRequests = field(default_factory=RunningRequests)
+    rename: Rename = str
     usage: Usage = field(default_factory=Usage)
     _choices: dict[int, _Choice] = field(default_factory=dict)
 
     async def deltas(self) -> AsyncGenerator[ChoiceDelta, None]:
         """Interleaved deltas of all choices. Raises ApiError where the engine fails or the request is aborted."""
         open_choices = self.plan.request.sampling.n
-        context = self.context
+        services, context, ids = self.services, self.context, (self.context.request_id, self.context.response_id)
+        services.log_prompts(context, (self.plan.request,))
         try:
-            with self.running.enter(context.tenant, (context.request_id, context.response_id)) as entry:
-                async with aclosing(entry.outputs(self.engine.generate(self.plan.request))) as stream:
+            with renamed(self.rename), services.running.enter(context.tenant, ids) as entry:
+                async with aclosing(entry.outputs(services.engine.generate(self.plan.request))) as stream:
                     async for output in stream:
                         delta = self._take(output)
                         if delta is None:
@@ -102,11 +101,23 @@ class Generation:
         finally:
             self._account()
 
-    async def fold(self, add: Callable[[ChoiceDelta], object]) -> None:
-        """Every delta to ``add``, for an answer that is sent whole."""
+    async def stream(
+        self, write: Callable[[ChoiceDelta], bytes], end: Callable[[], bytes]
+    ) -> AsyncGenerator[bytes, None]:
+        """What ``write`` makes of every delta, where it makes anything, then ``end``: an answer that is streamed."""
+        async with aclosing(self.deltas()) as deltas:
+            async for delta in deltas:
+                chunk = write(delta)
+                if chunk:
+                    yield chunk
+        yield end()
+
+    async def fold(self, add: Callable[[ChoiceDelta], object], whole: Callable[[Usage], T]) -> T:
+        """Every delta to ``add``, then ``whole``: an answer that is sent at once."""
         async with aclosing(self.deltas()) as deltas:
             async for delta in deltas:
                 add(delta)
+        return whole(self.usage)
 
     def _take(self, output: GenerateOutput) -> ChoiceDelta | None:
         choice = self._choices.get(output.index)
@@ -119,7 +130,7 @@ class Generation:
         self._time(choice, output)
         end = output.finish_reason
         if end is not None and end.type in ("abort", "error"):
-            self.metrics.finished(end.type)
+            self.services.metrics.finished(end.type)
             raise failure(end)
         events = choice.parser.feed(output.text) if output.text else []
         if end is not None:
@@ -132,13 +143,14 @@ class Generation:
             finish = "tool_calls"
         if finish is not None:
             choice.done = True
-            self.metrics.finished(finish)
+            self.services.metrics.finished(finish)
         return ChoiceDelta(output.index, events, output, finish)
 
     def _time(self, choice: _Choice, output: GenerateOutput) -> None:
         if not output.token_ids:
             return
-        choice.last_time = self.metrics.tokens_came(len(output.token_ids), choice.last_time, self.context.started)
+        came = self.services.metrics.tokens_came
+        choice.last_time = came(len(output.token_ids), choice.last_time, self.context.started)
 
     def _count(self, choice: _Choice, output: GenerateOutput, events: Sequence[Event]) -> None:
         """Token counts. Tokens whose text the parser still holds (markers) belong to what comes out next."""
@@ -164,18 +176,19 @@ class Generation:
         return self.usage
 
     def _account(self) -> None:
-        choices = self._choices.values()
-        account(self.total(), self.context, self.limiter, self.metrics)
+        choices, metrics = self._choices.values(), self.services.metrics
+        account(self.total(), self.context, self.services)
         ended, rescued = sum(c.calls_ended for c in choices), sum(c.rescued for c in choices)
-        self.metrics.tool_calls_rescued.inc(rescued)
-        self.metrics.tool_calls_parsed.inc(ended - rescued)
-        self.metrics.tool_calls_cut.inc(sum(c.calls_started for c in choices) - ended)
+        metrics.tool_calls_rescued.inc(rescued)
+        metrics.tool_calls_parsed.inc(ended - rescued)
+        metrics.tool_calls_cut.inc(sum(c.calls_started for c in choices) - ended)
 
 
-def account(usage: Usage, context: RequestContext, limiter: RateLimiter, metrics: Metrics) -> None:
+def account(usage: Usage, context: RequestContext, services: Services) -> None:
     """Count the tokens of a request that has ended: for its log line, its key's limits and the metrics."""
+    metrics = services.metrics
     context.prompt_tokens, context.completion_tokens = usage.prompt_tokens, usage.completion_tokens
-    limiter.charge(context.key_digest, usage.prompt_tokens + usage.completion_tokens)
+    services.limiter.charge(context.key_digest, usage.prompt_tokens + usage.completion_tokens)
     metrics.prompt_tokens.inc(usage.prompt_tokens)
     metrics.cached_tokens.inc(usage.cached_tokens)
     metrics.completion_tokens.inc(usage.completion_tokens)

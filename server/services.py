@@ -15,10 +15,9 @@ from server.args import ServerArgs
 from server.auth import Tenants
 from server.context import RequestContext, context_of
 from server.errors import ModelNotFound
-from server.generation import Generation
 from server.logs import log_prompts
 from server.metrics import Metrics
-from server.planner import Plan, Planner
+from server.planner import Planner
 from server.rate_limit import RateLimiter
 from server.running_requests import RunningRequests
 from server.streaming import Pace
@@ -77,10 +76,6 @@ class Services:
         """What is about to be generated from, where the operator asked for it."""
         if self.args.log_prompts:
             log_prompts(context.request_id, requests)
-
-    def generation(self, plan: Plan, context: RequestContext) -> Generation:
-        self.log_prompts(context, (plan.request,))
-        return Generation(self.engine, plan, self.metrics, context, self.limiter, self.running)
 
     @property
     def pace(self) -> Pace:

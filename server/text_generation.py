@@ -60,7 +60,7 @@ class TextGeneration:
                 exc.param = self.param
             raise
         finally:
-            account(self.total(), self.context, self.services.limiter, self.services.metrics)
+            account(self.total(), self.context, self.services)
 
     async def _merged(self, entry: Abortable) -> AsyncGenerator[tuple[int, GenerateOutput], None]:
         if len(self.requests) == 1:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -67,12 +64,13 @@ class MessagesHandler:
             relaxations=[call.rename(note) for note in plan.relaxations],
         )
         context.response_id = style.id
-        generation = services.generation(plan, context)
+        generation = Generation(services, plan, context, call.rename)
         if asked.stream:
             events = MessageEvents(style, generation.usage)
-            chunks = _stream(generation, events, call.rename)
+            chunks = generation.stream(events.write, events.end)
             return EventStream(chunks, idle_chunk=events.idle, on_error=events.fail, pace=services.pace)
-        return json_response(await unless_disconnected(request.receive, _fold(generation, style, call.rename)))
+        fold = MessageFold(style)
+        return json_response(await unless_disconnected(request.receive, generation.fold(fold.add, fold.message)))
 
     async def count_tokens(self, request: Request) -> Response:
         services = self._services
@@ -130,20 +128,3 @@ def _sampling_fields(asked: CountTokensRequest) -> SamplingFields:
     )
     check_common(fields)
     return fields
-
-
-async def _stream(generation: Generation, events: MessageEvents, rename: Rename) -> AsyncGenerator[bytes, None]:
-    with renamed(rename):
-        async with aclosing(generation.deltas()) as deltas:
-            async for delta in deltas:
-                chunk = events.write(delta)
-                if chunk:
-                    yield chunk
-    yield events.end()
-
-
-async def _fold(generation: Generation, style: MessageStyle, rename: Rename) -> dict[str, Any]:
-    fold = MessageFold(style)
-    with renamed(rename):
-        await generation.fold(fold.add)
-    return fold.message(generation.usage)

@@ -3,8 +3,7 @@ those of the other dialects. Decisions on fields are in server/ollama/fields.py 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -140,24 +139,10 @@ class OllamaHandler:
         self, plan: Plan, style: LineStyle, asked: ChatRequest | GenerateRequest, request: Request
     ) -> Response:
         services = self._services
-        generation = services.generation(plan, context_of(request.scope))
+        generation = Generation(services, plan, context_of(request.scope))
         stream = asked.stream is not False
         lines = AnswerLines(style.relaxed(plan.relaxations), stream=stream)
         if stream:
-            chunks = _stream(generation, lines)
+            chunks = generation.stream(lines.write, partial(lines.end, generation.usage))
             return LineStream(chunks, idle_chunk=lines.idle, on_error=lines.fail, pace=services.pace)
-        return json_response(await unless_disconnected(request.receive, _fold(generation, lines)))
-
-
-async def _stream(generation: Generation, lines: AnswerLines) -> AsyncGenerator[bytes, None]:
-    async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            written = lines.write(delta)
-            if written:
-                yield written
-    yield lines.end(generation.usage)
-
-
-async def _fold(generation: Generation, lines: AnswerLines) -> Mapping[str, Any]:
-    await generation.fold(lines.write)
-    return lines.whole(generation.usage)
+        return json_response(await unless_disconnected(request.receive, generation.fold(lines.write, lines.whole)))

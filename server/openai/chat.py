@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -33,7 +32,7 @@ from server.openai.stream_usage import StreamUsage
 from server.openai.types.chat import ChatCompletionRequest
 from server.planner import Conversation, Plan, template_kwargs
 from server.services import Services, body_size
-from server.streaming import DONE, EventStream
+from server.streaming import EventStream
 from server.tools import Tools, parse_functions, parse_tools
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -50,15 +49,16 @@ class ChatHandler:
         body = await services.read_json(request.scope, request.receive)
         chat, conversation = self.read(body, request)
         plan = await services.planner.plan(conversation)
-        generation = services.generation(plan, context)
+        generation = Generation(services, plan, context)
         style = self._style(chat, plan)
         context.response_id = style.id
         if chat.stream:
             usage = StreamUsage.asked(chat.stream_options)
             writer = ChunkWriter(style, partial(usage.tail, lambda: generation.total().as_dict()))
-            return EventStream(_stream(generation, writer, usage.include), idle_chunk=writer.idle, pace=services.pace)
-        answer = await unless_disconnected(request.receive, _fold(generation, ChatFold(style)))
-        return json_response(answer)
+            end = partial(writer.end, generation.usage if usage.include else None)
+            return EventStream(generation.stream(writer.write, end), idle_chunk=writer.idle, pace=services.pace)
+        fold = ChatFold(style)
+        return json_response(await unless_disconnected(request.receive, generation.fold(fold.add, fold.result)))
 
     def read(self, body: dict[str, Any], request: Request) -> tuple[ChatCompletionRequest, Conversation]:
         """The checked request and what it asks for. Raises ApiError."""
@@ -119,20 +119,6 @@ class ChatHandler:
             relaxations=plan.relaxations,
             custom=plan.custom,
         )
-
-
-async def _stream(generation: Generation, writer: ChunkWriter, include_usage: bool) -> AsyncGenerator[bytes, None]:
-    async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            chunk = writer.write(delta)
-            if chunk:
-                yield chunk
-    yield writer.usage(generation.usage) + DONE if include_usage else DONE
-
-
-async def _fold(generation: Generation, fold: ChatFold) -> dict[str, Any]:
-    await generation.fold(fold.add)
-    return fold.result(generation.usage)
 
 
 def _tools(chat: ChatCompletionRequest) -> Tools:

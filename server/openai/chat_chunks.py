@@ -12,7 +12,7 @@ from server.extension import extension
 from server.generation import ChoiceDelta, Usage
 from server.json_response import JsonArray
 from server.openai.logprobs import LogprobWriter
-from server.streaming import COMMENT
+from server.streaming import COMMENT, DONE
 from toolcall.events import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 CallStyle = Literal["tool_calls", "function_call"]
@@ -148,8 +148,11 @@ class ChunkWriter:
             return b'{"tool_calls":[{"index":%d,"custom":{"input":%b}}]}' % (event.index, fragment)
         return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (event.index, fragment)
 
-    def usage(self, usage: Usage) -> bytes:
-        return b'%b"choices":[],"usage":%b}\n\n' % (self._head, orjson.dumps(usage.as_dict()))
+    def end(self, usage: Usage | None) -> bytes:
+        """The end of the stream, with the usage where there is one."""
+        if usage is None:
+            return DONE
+        return b'%b"choices":[],"usage":%b}\n\n%b' % (self._head, orjson.dumps(usage.as_dict()), DONE)
 
     def idle(self) -> bytes:
         """A real chunk that says nothing, for clients that count only those as signs of life. The first one of all

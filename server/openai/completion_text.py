@@ -13,7 +13,7 @@ from engine.messages import GenerateOutput, TokenLogprob
 from engine.text.tokenizer import TextTokenizer
 from server.generation import Usage
 from server.openai.logprobs import FLOOR
-from server.streaming import COMMENT
+from server.streaming import COMMENT, DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,11 @@ class CompletionWriter:
             choice["token_ids"] = output.token_ids
         return b'%b"choices":[%b]%b}\n\n' % (self._head, orjson.dumps(choice), self._tail())
 
-    def usage(self, usage: Usage) -> bytes:
-        return self._head + b'"choices":[],"usage":' + orjson.dumps(self._style.usage(usage)) + b"}\n\n"
+    def end(self, usage: Usage | None) -> bytes:
+        """The end of the stream, with the usage where there is one."""
+        if usage is None:
+            return DONE
+        return b'%b"choices":[],"usage":%b}\n\n%b' % (self._head, orjson.dumps(self._style.usage(usage)), DONE)
 
     def idle(self) -> bytes:
         """A real chunk that says nothing, of a choice that has not ended."""

@@ -32,7 +32,7 @@ from server.openai.stream_usage import StreamUsage
 from server.openai.types.completions import CompletionRequest
 from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts, too_long
 from server.services import Services
-from server.streaming import DONE, EventStream
+from server.streaming import EventStream
 from server.text_generation import TextGeneration
 from server.tools import Tools
 
@@ -181,7 +181,7 @@ async def _stream(
             chunk = await off_loop(len(output.prompt_logprobs) > MANY_LOGPROBS, writer.write, prompt, output)
             if chunk:
                 yield chunk
-    yield writer.usage(generation.usage) + DONE if include_usage else DONE
+    yield writer.end(generation.usage if include_usage else None)
 
 
 async def _fold(generation: TextGeneration, fold: CompletionFold) -> dict[str, Any]:

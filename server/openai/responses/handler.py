@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -23,7 +23,7 @@ from server.context import context_of
 from server.disconnect import unless_disconnected
 from server.errors import BadRequest, Unsupported, invalid
 from server.fields import check_choice
-from server.generation import Generation
+from server.generation import Generation, Usage
 from server.json_response import json_response
 from server.openai.chat import EFFORTS
 from server.openai.logprobs import chat_logprobs
@@ -82,12 +82,14 @@ class ResponsesHandler:
         call = replace(call, style=replace(call.style, relaxations=notes, custom=plan.custom))
         context = context_of(request.scope)
         context.response_id = call.style.fields["id"]
-        generation = services.generation(plan, context)
+        generation = Generation(services, plan, context, call.rename)
         if call.request.stream:
             events = ResponseEvents(call.style)
-            chunks = self._stream(call, generation, events)
+            chunks = generation.stream(events.write, partial(self._end, call, events, generation.usage))
             return EventStream(chunks, idle_chunk=events.idle, on_error=events.fail, pace=services.pace)
-        return json_response(await unless_disconnected(request.receive, self._fold(call, generation)))
+        fold = BlockFold(logprobs=call.style.logprobs is not None)
+        answer = generation.fold(fold.add, partial(self._whole, call, fold))
+        return json_response(await unless_disconnected(request.receive, answer))
 
     async def count_tokens(self, request: Request) -> Response:
         """POST /v1/responses/input_tokens."""
@@ -98,23 +100,14 @@ class ResponsesHandler:
             count = await services.planner.count_tokens(call.conversation)
         return json_response({"object": "response.input_tokens", "input_tokens": count})
 
-    async def _stream(self, call: _Call, generation: Generation, events: ResponseEvents) -> AsyncGenerator[bytes, None]:
-        with renamed(call.rename):
-            async with aclosing(generation.deltas()) as deltas:
-                async for delta in deltas:
-                    chunk = events.write(delta)
-                    if chunk:
-                        yield chunk
-        response, last = events.end(generation.usage)
+    def _end(self, call: _Call, events: ResponseEvents, usage: Usage) -> bytes:
+        response, last = events.end(usage)
         self._keep(call, response)
-        yield last
+        return last
 
-    async def _fold(self, call: _Call, generation: Generation) -> dict[str, Any]:
-        fold = BlockFold(logprobs=call.style.logprobs is not None)
-        with renamed(call.rename):
-            await generation.fold(fold.add)
+    def _whole(self, call: _Call, fold: BlockFold, usage: Usage) -> dict[str, Any]:
         complete(fold)
-        response = call.style.ended(fold, generation.usage)
+        response = call.style.ended(fold, usage)
         self._keep(call, response)
         return response
 
