@@ -37,3 +37,12 @@ def test_its_policy_allows_its_own_script_and_style_and_this_server() -> None:
     assert "unsafe" not in policy
     assert not re.search(r"https?://|innerHTML|style=|onclick=", answer.text), "the policy would not allow it"
     assert not re.search(r"""(?:fetch|href=|src=)\(?["']/""", answer.text), "paths are relative, for --root-path"
+
+
+def test_what_is_hidden_is_not_shown() -> None:
+    """A rule that gives an element a ``display`` beats the browser's own for ``hidden``."""
+    page = TestClient(build_app(ScriptedEngine("ok"), ServerArgs())).get("/").text
+    styled = set(re.findall(r"^(\w+) \{ display:", page, re.MULTILINE))
+    hidden = set(re.findall(r"<(\w+)[^>]* hidden", page))
+    assert hidden & styled, "else nothing is tested here"
+    assert re.search(r"^\[hidden\] \{ display: none !important; \}", page, re.MULTILINE)
