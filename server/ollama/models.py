@@ -30,15 +30,16 @@ def running_models(services: Services) -> dict[str, Any]:
 def show_model(services: Services, name: str) -> dict[str, Any]:
     """POST /api/show. Raises ModelNotFound."""
     info = services.engine.model_info
-    services.model(name)
+    own = services.model(name)
     family = info.architecture
     return {
         "modelfile": "",
         "parameters": "",
-        "template": "{{ .Prompt }}",
+        "template": _template(services),
         "details": _details(services),
         "model_info": {
             "general.architecture": family,
+            "general.basename": own,
             f"{family}.context_length": info.context_length,
             f"{family}.embedding_length": info.embedding_size,
         },
@@ -67,6 +68,13 @@ def _capabilities(services: Services) -> list[str]:
     found = ["completion", "tools"]
     found += ["thinking"] if services.planner.dialect.reasoning is not None else []
     return found + (["insert"] if can_fill_in(services.engine.tokenizer) else [])
+
+
+def _template(services: Services) -> str:
+    """Not the real one, which is no Go template: the names in it by which clients know what a model can do. LiteLLM
+    looks for tools in it, Continue for a suffix."""
+    names = ["{{ .System }}", "{{ .Tools }}", "{{ .Messages }}", "{{ .Prompt }}"]
+    return " ".join([*names, "{{ .Suffix }}"] if can_fill_in(services.engine.tokenizer) else names)
 
 
 def _details(services: Services) -> dict[str, Any]:

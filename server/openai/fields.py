@@ -102,12 +102,13 @@ GRAMMAR_FIELDS: Mapping[str, str] = MappingProxyType(
         "guided_regex": "regex",
         "guided_choice": "choice",
         "guided_grammar": "grammar",
+        "grammar": "grammar",
         "regex": "regex",
         "ebnf": "grammar",
         "json_schema": "json",
     }
 )
-"""Older spellings of ``structured_outputs`` (vLLM's guided_*, SGLang's regex, ebnf, json_schema)."""
+"""Older spellings of ``structured_outputs`` (vLLM's guided_*, llama.cpp's grammar, SGLang's regex, ebnf, json_schema)."""
 
 
 COMPLETIONS_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(

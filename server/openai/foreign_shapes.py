@@ -132,7 +132,7 @@ def _messages(message: Any) -> list[Any]:
     blocks = [part for part in message["content"] if _is_block(part)]
     rest = [part for part in message["content"] if not _is_block(part)]
     calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
-    found = [_result(block) for block in blocks if block["type"] == "tool_result"]
+    found = [_result(block, message) for block in blocks if block["type"] == "tool_result"]
     if calls:
         found.append({**message, "content": rest or None, "tool_calls": [*(message.get("tool_calls") or ()), *calls]})
     elif rest:
@@ -145,5 +145,9 @@ def _call(block: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": block.get("id"), "type": "function", "function": function}
 
 
-def _result(block: Mapping[str, Any]) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": block.get("content")}
+def _result(block: Mapping[str, Any], message: Mapping[str, Any]) -> dict[str, Any]:
+    """A block in a tool's own message need not repeat which call it answers, or of which tool."""
+    own = message if message.get("role") == "tool" else {}
+    call_id = block.get("tool_use_id")
+    said = {"tool_call_id": own.get("tool_call_id") if call_id is None else call_id, "content": block.get("content")}
+    return {**own, "role": "tool", **said}

@@ -10,11 +10,14 @@ from server.errors import BadRequest
 from server.openai.fields import GRAMMAR_FIELDS
 from server.structural_tag import parse_structural_tag
 
+_OFF = (("grammar", ""),)
+"""llama.cpp's own default, which its clients send."""
+
 
 def output_shape(body: Mapping[str, Any]) -> OutputShape:
     """At most one of response_format, structured_outputs and the older spellings of the latter."""
     given = [name for name in ("response_format", "structured_outputs") if body.get(name)]
-    given += [name for name in GRAMMAR_FIELDS if body.get(name) is not None]
+    given += [name for name in GRAMMAR_FIELDS if body.get(name) is not None and (name, body[name]) not in _OFF]
     if len(given) > 1:
         raise BadRequest(f"'{given[0]}' and '{given[1]}' exclude each other.", param=given[1])
     if not given:

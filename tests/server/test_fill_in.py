@@ -91,3 +91,4 @@ async def test_ollama_fills_in_and_says_so(make_gateway: Callable[..., Any]) -> 
         assert gateway.engine.requests[0].text == "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
         shown = (await gateway.client.post("/api/show", json={"model": "test-model"})).json()
         assert "insert" in shown["capabilities"]
+        assert ".Suffix" in shown["template"]  # where Continue looks

@@ -116,6 +116,30 @@ async def test_calls_and_results_as_content_blocks(gateway: Gateway) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("outside", "inside"),
+    [
+        ({"tool_call_id": "c2"}, {}),
+        ({"tool_call_id": "c2"}, {"tool_use_id": None}),
+        ({"tool_call_id": "c2"}, {"tool_use_id": "c2"}),
+        ({}, {"tool_use_id": "c2"}),
+        ({"tool_call_id": "c1"}, {"tool_use_id": "c2"}),
+        ({"id": "c2"}, {}),
+        ({"name": "g"}, {}),
+    ],
+)
+async def test_a_result_block_in_a_tools_own_message(gateway: Gateway, outside: Any, inside: Any) -> None:
+    """It answers the call that the block names, else the one that the message does."""
+    calls = [
+        {"id": f"c{at}", "type": "function", "function": {"name": "fg"[at - 1], "arguments": "{}"}} for at in (1, 2)
+    ]
+    history = [USER, {"role": "assistant", "content": None, "tool_calls": calls}]
+    block = {"type": "tool_result", "content": [{"type": "text", "text": "rainy"}], **inside}
+    written = [{"role": "tool", "content": [block], **outside}, {"role": "tool", "tool_call_id": "c1", "content": "x"}]
+    meant = [{"role": "tool", "tool_call_id": "c2", "content": "rainy"}, written[1]]
+    assert await _prompt(gateway, messages=[*history, *written]) == await _prompt(gateway, messages=[*history, *meant])
+
+
 def _many(shape: str, count: int) -> dict[str, Any]:
     """A body with ``count`` of something."""
     call: dict[str, Any] = {"type": "tool_use", "id": "c", "name": "f", "input": {}}

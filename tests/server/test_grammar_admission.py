@@ -110,6 +110,7 @@ def test_structured_outputs(ask: Ask, outputs: Any, status: int) -> None:
         ("guided_regex", "("),
         ("guided_choice", []),
         ("guided_grammar", 'a ::= "x"'),
+        ("grammar", 'a ::= "x"'),
         ("regex", "("),
         ("regex", 1),
         ("ebnf", 'a ::= "x"'),
@@ -119,6 +120,15 @@ def test_structured_outputs(ask: Ask, outputs: Any, status: int) -> None:
 def test_a_refusal_names_the_field_that_was_sent(ask: Ask, field: str, wrong: Any) -> None:
     status, error = ask(**{field: wrong})
     assert (status, error["param"]) == (400, field)
+
+
+def test_llama_cpps_grammar(ask: Ask) -> None:
+    """An empty one is its default."""
+    assert ask(grammar='root ::= "yes" | "no"')[0] == 200
+    assert ask(grammar="")[0] == 200
+    assert ask(grammar="", response_format={"type": "json_object"})[0] == 200
+    status, error = ask(grammar='root ::= "a"', response_format={"type": "json_object"})
+    assert (status, error["param"]) == (400, "grammar")
 
 
 @pytest.mark.parametrize("regex", ["(", "[", "a{9999999999999}", "(?<=a)b"])

@@ -223,6 +223,9 @@ async def test_models(gateway: Gateway) -> None:
         family = shown["model_info"]["general.architecture"]
         assert shown["model_info"][f"{family}.context_length"] == 8192
         assert {"completion", "tools", "thinking"} <= set(shown["capabilities"])
+        assert shown["model_info"]["general.basename"] == "test-model"  # what VS Code calls it
+        assert ".Tools" in shown["template"]  # else LiteLLM writes tools into the prompt as text
+        assert ".Suffix" not in shown["template"]
     # the name that was listed is known on every API
     for path, body in (
         ("/v1/chat/completions", {"messages": [USER]}),
