@@ -73,7 +73,7 @@ async def run(engine: Engine, serve: Serve, *, drain_timeout: float = 30.0) -> N
 async def _started(engine: Engine, signals: StopSignals) -> bool:
     """False where a signal came before the engine was ready."""
     starting = asyncio.create_task(engine.start())
-    await _first(starting, signals.first.wait())
+    await first_done(starting, signals.first.wait())
     if not starting.done():
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -88,13 +88,13 @@ async def _serve(engine: Engine, serve: Serve, signals: StopSignals, drain_timeo
     serving: asyncio.Future[None] = asyncio.ensure_future(serve(stop))
     failure = asyncio.create_task(engine.failure())
     try:
-        await _first(serving, failure, signals.first.wait())
+        await first_done(serving, failure, signals.first.wait())
         if not serving.done() and not failure.done():
             logger.info("draining: %d requests to finish", engine.manager.num_requests)
-            await _first(engine.drain(drain_timeout), failure, serving, signals.second.wait())
+            await first_done(engine.drain(drain_timeout), failure, serving, signals.second.wait())
             engine.end_requests()
         stop.set()
-        await _first(serving, asyncio.sleep(GRACE) if signals.second.is_set() else signals.second.wait())
+        await first_done(serving, asyncio.sleep(GRACE) if signals.second.is_set() else signals.second.wait())
         if serving.done():
             await serving
         if failure.done():
@@ -105,7 +105,7 @@ async def _serve(engine: Engine, serve: Serve, signals: StopSignals, drain_timeo
         await asyncio.gather(serving, failure, return_exceptions=True)
 
 
-async def _first(*waits: Awaitable[Any]) -> None:
+async def first_done(*waits: Awaitable[Any]) -> None:
     """Wait until one is done. Coroutines among them are cancelled then; tasks and futures go on."""
     own = [asyncio.ensure_future(wait) for wait in waits if not isinstance(wait, asyncio.Future)]
     given = [wait for wait in waits if isinstance(wait, asyncio.Future)]

@@ -20,7 +20,6 @@ import contextlib
 import re
 import socket
 import struct
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -43,18 +42,15 @@ _WATCH_INTERVAL = 0.25
 """Seconds between two looks at a connection from which nothing is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    header: float = limits.HEADER_TIMEOUT
-    write: float = limits.WRITE_TIMEOUT
-
-
 class GatewayProtocol(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, *args: Any, timeouts: Timeouts, max_connections: int, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, header_timeout: float, write_timeout: float, max_connections: int, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._timeouts = timeouts
+        self._header_timeout = header_timeout
+        self._write_timeout = write_timeout
         self._max_connections = max_connections
         self._answering: RequestResponseCycle | None = None
         self._watch_timer: asyncio.TimerHandle | None = None
@@ -181,7 +177,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self._timeouts.write, self._cut_off)
+            self._write_timer = self.loop.call_later(self._write_timeout, self._cut_off)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -200,7 +196,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _expect_flush(self) -> None:
         """After an answer: a closing connection waits for its last bytes for ever, unless somebody ends it."""
         if self._write_timer is None and self.transport.get_write_buffer_size() > 0:
-            self._write_timer = self.loop.call_later(self._timeouts.write, self._flush_timed_out)
+            self._write_timer = self.loop.call_later(self._write_timeout, self._flush_timed_out)
 
     def _flush_timed_out(self) -> None:
         self._write_timer = None
@@ -244,7 +240,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._expect_flush()
 
     def _arm_header_timer(self) -> None:
-        self._header_timer = self.loop.call_later(self._timeouts.header, self._header_timed_out)
+        self._header_timer = self.loop.call_later(self._header_timeout, self._header_timed_out)
 
     def _header_timed_out(self) -> None:
         self._header_timer = None
@@ -299,7 +295,8 @@ def uvicorn_config(app: Any, args: ServerArgs) -> uvicorn.Config:
     """How the gateway is served: no server or date header games, no access log of uvicorn's own, no websockets."""
     protocol = partial(
         GatewayProtocol,
-        timeouts=Timeouts(args.header_timeout, args.write_timeout),
+        header_timeout=args.header_timeout,
+        write_timeout=args.write_timeout,
         max_connections=max_connections(),
     )
     return uvicorn.Config(

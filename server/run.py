@@ -7,14 +7,14 @@ import errno
 import gc
 import json
 import socket
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.launch import Engine
 from engine.messages import ModelInfo
+from engine.shutdown import first_done
 from engine.shutdown import run as run_engine
 from server.args import ServerArgs
 
@@ -56,18 +56,18 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-@dataclass(frozen=True)
-class ServeOptions:
-    """drain_timeout: seconds for running requests after the first signal. on_ready: gets the banner."""
-
-    drain_timeout: float
-    on_ready: Callable[[str], None]
-
-
-async def serve(config: EngineConfig, args: ServerArgs, sock: socket.socket, options: ServeOptions) -> None:
+async def serve(
+    config: EngineConfig,
+    args: ServerArgs,
+    sock: socket.socket,
+    *,
+    drain_timeout: float,
+    on_ready: Callable[[str], None],
+) -> None:
     """Start the engine, serve until a signal, leave nothing behind.
 
-    Raises EngineStartError, EngineFailed, TemplateError, and OSError where the port was taken meanwhile.
+    drain_timeout: seconds for running requests after the first signal. on_ready: gets the banner. Raises
+    EngineStartError, EngineFailed, TemplateError, and OSError where the port was taken meanwhile.
     """
     engine = Engine(config)
     gc.disable()  # until it serves: nearly all that a start makes stays, and walking through it is a fifth of its time
@@ -77,17 +77,18 @@ async def serve(config: EngineConfig, args: ServerArgs, sock: socket.socket, opt
         server, dialect = await making
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         try:
-            if await _first_of(server.listening.wait(), serving):
+            await first_done(server.listening.wait(), serving)
+            if server.listening.is_set():
                 gc.freeze()  # what is there now stays: no collection while serving walks through it
                 gc.enable()
-                options.on_ready(banner(engine, args, dialect, sock))
-            await _first_of(stop.wait(), serving)
+                on_ready(banner(engine, args, dialect, sock))
+            await first_done(stop.wait(), serving)
         finally:
             server.should_exit = True
             await serving
 
     try:
-        await run_engine(engine, serve_http, drain_timeout=options.drain_timeout)
+        await run_engine(engine, serve_http, drain_timeout=drain_timeout)
     finally:
         gc.enable()
         making.cancel()
@@ -104,15 +105,6 @@ async def _server(engine: Engine, args: ServerArgs) -> tuple[GatewayServer, Mode
         return make_server(engine, args)
 
     return await asyncio.to_thread(make)
-
-
-async def _first_of(event: Coroutine[Any, Any, Any], serving: asyncio.Task[None]) -> bool:
-    """Wait for the event or the end of the server; True where the event came."""
-    waiting = asyncio.create_task(event)
-    await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
-    came = waiting.done()
-    waiting.cancel()
-    return came
 
 
 def base_url(sock: socket.socket) -> str:

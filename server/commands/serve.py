@@ -21,7 +21,7 @@ from server.descriptors import raise_descriptor_limit
 from server.flags import fields_of
 from server.logs import set_up_logging
 from server.memory import return_large_blocks
-from server.run import PortInUse, ServeOptions, bind, serve
+from server.run import PortInUse, bind, serve
 
 
 class StartRefused(Exception):
@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         with bind(settings.server.host, settings.server.port) as sock:
             config = find_model(settings.engine)
-            uvloop.run(serve(config, settings.server, sock, ServeOptions(settings.drain_timeout, _show)))
+            serving = serve(config, settings.server, sock, drain_timeout=settings.drain_timeout, on_ready=_show)
+            uvloop.run(serving)
     except (PortInUse, ModelStoreError, EngineStartError, EngineFailed, ValueError, OSError) as error:
         return _fail(error, 1)
     return 0
