@@ -224,9 +224,7 @@ def _refusal(exc: UnusableSchema, plan: ConstraintPlan) -> BadRequest:
     param = _tool_path(exc.param, plan.tools)
     if param.startswith("response_format"):
         param = plan.shape.param
-    elif plan.tools.legacy:
-        param = param.replace("tools[", "functions[").replace(".function.", ".")
-    code = "invalid_function_parameters" if param.startswith(("tools", "functions")) else None
+    code = "invalid_function_parameters" if param.startswith("tools") else None
     reason = str(exc).removeprefix(exc.param)
     if param.endswith(".custom.format"):
         reason = reason.removeprefix(_PATTERN)

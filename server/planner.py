@@ -20,7 +20,7 @@ from server.constrainer import Constrained, Constrainer, UnusableSchema
 from server.constraints import FREE, ConstraintPlan, OutputShape, constraint
 from server.dialect import ModelDialect, resolve_dialect
 from server.errors import BadRequest, RequestTimeout, Unsupported
-from server.prompts import encode
+from server.prompts import encode, too_long
 from server.tools import Tools
 from toolcall import OutputParser
 from toolcall.constraints import Reasoning
@@ -105,17 +105,16 @@ class Planner:
         reasoning = dialect.reasoning
         state = reasoning_state(reasoning, suffix)
         opener = _markers(reasoning)[0] if state == "optional" else ""
-        constrained = await self.constrain(
-            ConstraintPlan(
-                format=dialect.format.name,
-                tools=conversation.tools,
-                shape=conversation.shape,
-                reasoning=state,
-                reasoning_markers=_markers(reasoning),
-                policy=self._args.tool_grammar,
-                rescue=self._args.tool_rescue,
-            )
+        wanted = ConstraintPlan(
+            format=dialect.format.name,
+            tools=conversation.tools,
+            shape=conversation.shape,
+            reasoning=state,
+            reasoning_markers=_markers(reasoning),
+            policy=self._args.tool_grammar,
+            rescue=self._args.tool_rescue,
         )
+        constrained = await constraint(wanted, self._constrainer)
         request = GenerateReqInput(
             text=prompt.text,
             guard=prompt.guard,
@@ -134,9 +133,9 @@ class Planner:
         relaxations = (*conversation.tools.relaxations, *constrained.relaxations)
         return Plan(request, make_parser, single, ends_itself, relaxations, conversation.tools.custom)
 
-    async def constrain(self, plan: ConstraintPlan) -> Constrained:
-        """The grammar of one request. Raises BadRequest."""
-        return await constraint(plan, self._constrainer)
+    async def constrain_text(self, shape: OutputShape) -> Constrained:
+        """The grammar of a text without calls and reasoning. Raises BadRequest."""
+        return await constraint(ConstraintPlan(self.dialect.format.name, Tools(), shape), self._constrainer)
 
     def _parser_factory(self, conversation: Conversation, suffix: str) -> Callable[[], OutputParser]:
         tools = conversation.tools
@@ -170,7 +169,7 @@ class Planner:
         RENDER_TIMEOUT."""
         chars = content_chars(conversation.messages)
         if chars > limits.MAX_PROMPT_CHARS:
-            raise self._too_long(chars)
+            raise too_long(self._engine.model_info, f"your messages have {chars} characters", "messages")
         if conversation.template is None and conversation.size <= limits.RENDER_OFF_LOOP_CHARS:
             return self._render(conversation)
         try:
@@ -195,14 +194,6 @@ class Planner:
             )
         except TemplateError as exc:
             raise BadRequest(f"The messages cannot be rendered: {exc}", param=_bracketed(exc.param)) from None
-
-    def _too_long(self, chars: int) -> BadRequest:
-        return BadRequest(
-            f"This model's maximum context length is {self._engine.model_info.context_length} tokens. "
-            f"However, your messages have {chars} characters.",
-            param="messages",
-            code="context_length_exceeded",
-        )
 
 
 def content_chars(messages: Sequence[Mapping[str, Any]]) -> int:

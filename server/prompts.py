@@ -46,7 +46,7 @@ def parse_prompts(value: Any, param: str, info: ModelInfo, max_prompts: int) -> 
         prompts = tuple(_one(item, f"{param}[{index}]", info) for index, item in enumerate(value))
     chars = sum(len(prompt.text) for prompt in prompts if prompt.text is not None)
     if chars > limits.MAX_PROMPT_CHARS:
-        raise too_long(info, f"{chars} characters", param)
+        raise too_long(info, f"your prompt has {chars} characters", param)
     return prompts
 
 
@@ -99,10 +99,10 @@ async def encode_many(
     return await asyncio.to_thread(lambda: tuple(map(one, prompts)))
 
 
-def too_long(info: ModelInfo, size: str, param: str) -> BadRequest:
+def too_long(info: ModelInfo, but: str, param: str) -> BadRequest:
     """The refusal that clients recognise."""
     return BadRequest(
-        f"This model's maximum context length is {info.context_length} tokens. However, your prompt has {size}.",
+        f"This model's maximum context length is {info.context_length} tokens. However, {but}.",
         param=param,
         code="context_length_exceeded",
     )

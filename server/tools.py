@@ -26,6 +26,7 @@ from server.schema_tidying import tidied
 Choice = Literal["none", "auto", "required"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,%d}" % limits.MAX_TOOL_NAME)  # noqa: UP031 (braces of the regex)
+_TOOL = re.compile(r"^tools\b(\[\d+\])?(?:\.function\b)?")
 _CHOICES = "'none', 'auto', 'required', or an object that names a function, a custom tool or allowed_tools"
 
 
@@ -34,15 +35,14 @@ class Tools:
     """What a request declared and what it allows.
 
     declared: function tools in OpenAI's form, parameters never null, empty where the choice is ``none``: these are
-    rendered. callable: those the answer may call. legacy: the request used ``functions``. custom: the names of custom
-    tools. patterns: by those names, what their text must match. relaxations: what of their formats is not enforced.
+    rendered. callable: those the answer may call. custom: the names of custom tools. patterns: by those names, what
+    their text must match. relaxations: what of their formats is not enforced.
     """
 
     declared: Sequence[dict[str, Any]] = ()
     choice: Choice = "none"
     names: Sequence[str] = ()
     parallel: bool = True
-    legacy: bool = False
     custom: frozenset[str] = frozenset()
     patterns: Mapping[str, str] = field(default_factory=dict)
     relaxations: Sequence[str] = ()
@@ -56,9 +56,9 @@ class Tools:
 def parse_tools(tools: list[Any] | None, choice: Any, parallel: bool | None, *, strict_enforced: bool = True) -> Tools:
     """The chat form (``tools``, ``tool_choice``). A named choice means one call, whatever ``parallel`` says. Raises
     BadRequest naming the field."""
-    declared = _declared(tools or [], "tools")
+    declared = _declared(tools or [])
     mode, names, single = _choice(choice, [tool["function"]["name"] for tool in declared], "tool_choice")
-    _check_schemas(declared, mode, names, "tools", strict_enforced)
+    _check_schemas(declared, mode, names, strict_enforced)
     if mode == "none":
         return Tools()
     customs = {index: tool["custom"] for index, tool in enumerate(tools or ()) if tool["type"] == "custom"}
@@ -93,51 +93,48 @@ def parse_functions(functions: list[Any] | None, choice: Any) -> Tools:
     if functions is not None and not functions:
         raise BadRequest("'functions' must hold at least one function.", param="functions")
     wrapped = [{"type": "function", "function": function} for function in functions or []]
-    declared = _declared(wrapped, "functions")
     if isinstance(choice, dict) and "type" not in choice:
         choice = {"type": "function", **choice}
-    mode, names, _ = _choice(choice, [tool["function"]["name"] for tool in declared], "function_call")
-    _check_schemas(declared, mode, names, "functions", True)
-    if mode == "none":
-        return Tools(legacy=True)
-    return Tools(declared, mode, names, parallel=False, legacy=True)
+    with renamed(function_path):
+        declared = _declared(wrapped)
+        mode, names, _ = _choice(choice, [tool["function"]["name"] for tool in declared], "function_call")
+        _check_schemas(declared, mode, names, True)
+    return Tools() if mode == "none" else Tools(declared, mode, names, parallel=False)
 
 
-def _declared(tools: list[Any], param: str) -> list[dict[str, Any]]:
+def function_path(param: str) -> str:
+    """``tools[1].function.name`` as the legacy form has it: ``functions[1].name``."""
+    return _TOOL.sub(r"functions\1", param)
+
+
+def _declared(tools: list[Any]) -> list[dict[str, Any]]:
     if len(tools) > limits.MAX_TOOLS:
-        raise BadRequest(f"'{param}' holds more than {limits.MAX_TOOLS} tools.", param=param)
-    declared = [_tool(tool, f"{param}[{index}]", param) for index, tool in enumerate(tools)]
+        raise BadRequest(f"'tools' holds more than {limits.MAX_TOOLS} tools.", param="tools")
+    declared = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     seen: set[str] = set()
     for index, tool in enumerate(declared):
         name = tool["function"]["name"]
         if name in seen:
-            raise BadRequest(
-                f"The name {quote(name)} is declared twice.", param=_path(f"{param}[{index}]", param, "name")
-            )
+            raise BadRequest(f"The name {quote(name)} is declared twice.", param=f"tools[{index}].function.name")
         seen.add(name)
     if declared and len(orjson.dumps(declared)) > limits.MAX_TOOLS_BYTES:
-        raise BadRequest(f"'{param}' is larger than {limits.MAX_TOOLS_BYTES} bytes.", param=param)
+        raise BadRequest(f"'tools' is larger than {limits.MAX_TOOLS_BYTES} bytes.", param="tools")
     return declared
 
 
-def _path(where: str, param: str, key: str) -> str:
-    return f"{where}.{key}" if param == "functions" else f"{where}.function.{key}"
-
-
-def _tool(tool: Any, where: str, param: str) -> dict[str, Any]:
+def _tool(tool: Any, where: str) -> dict[str, Any]:
     if not isinstance(tool, dict):
         raise invalid(where, "an object is expected")
     kind = tool.get("type")
-    if kind == "custom" and param == "tools":
+    if kind == "custom":
         return _custom(tool.get("custom"), where)
     if kind != "function":
         got = quote(kind) if isinstance(kind, str) else "nothing"
         raise invalid(f"{where}.type", f"only tools of type 'function' or 'custom' are supported, got {got}")
     function = tool.get("function")
     if not isinstance(function, dict):
-        place = where if param == "functions" else f"{where}.function"
-        raise invalid(place, "an object is expected")
-    return {"type": "function", "function": _function(function, where, param)}
+        raise invalid(f"{where}.function", "an object is expected")
+    return {"type": "function", "function": _function(function, f"{where}.function")}
 
 
 def _custom(tool: Any, where: str) -> dict[str, Any]:
@@ -145,41 +142,34 @@ def _custom(tool: Any, where: str) -> dict[str, Any]:
         raise invalid(f"{where}.custom", "an object is expected")
     function = as_function(tool, f"{where}.custom")
     with renamed(lambda path: path.replace(f"{where}.function", f"{where}.custom")):
-        return {"type": "function", "function": _function(function, where, "tools")}
+        return {"type": "function", "function": _function(function, f"{where}.function")}
 
 
-def _function(function: dict[str, Any], where: str, param: str) -> dict[str, Any]:
+def _function(function: dict[str, Any], where: str) -> dict[str, Any]:
     name = function.get("name")
-    place = _path(where, param, "name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise invalid(place, f"1 to {limits.MAX_TOOL_NAME} characters of A-Z a-z 0-9 _ . - are expected")
+        raise invalid(f"{where}.name", f"1 to {limits.MAX_TOOL_NAME} characters of A-Z a-z 0-9 _ . - are expected")
     shaped: dict[str, Any] = {"name": name}
     description = function.get("description")
     if description is not None:
         if not isinstance(description, str):
-            place = _path(where, param, "description")
-            raise invalid(place, "a string is expected")
+            raise invalid(f"{where}.description", "a string is expected")
         shaped["description"] = description
     strict = function.get("strict")
     if strict is not None and not isinstance(strict, bool):
-        place = _path(where, param, "strict")
-        raise invalid(place, "a boolean is expected")
+        raise invalid(f"{where}.strict", "a boolean is expected")
     parameters = tidied(function.get("parameters"))
     shaped["parameters"] = {"type": "object", "properties": {}} if parameters is None else parameters
-    check_schema(
-        shaped["parameters"], _path(where, param, "parameters"), code="invalid_function_parameters", meta=False
-    )
+    check_schema(shaped["parameters"], f"{where}.parameters", code="invalid_function_parameters", meta=False)
     if strict:
         shaped["strict"] = True
     return shaped
 
 
-def _check_schemas(
-    declared: list[dict[str, Any]], mode: Choice, names: Sequence[str], param: str, strict_enforced: bool
-) -> None:
+def _check_schemas(declared: list[dict[str, Any]], mode: Choice, names: Sequence[str], strict_enforced: bool) -> None:
     for index, tool in enumerate(declared):
         function = tool["function"]
-        place = _path(f"{param}[{index}]", param, "parameters")
+        place = f"tools[{index}].function.parameters"
         forced = mode == "required" and function["name"] in names
         if forced or function.get("strict"):
             check_schema(function["parameters"], place, code="invalid_function_parameters")

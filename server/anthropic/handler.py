@@ -46,7 +46,7 @@ class MessagesHandler:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         services, context = self._services, context_of(request.scope)
         body = await services.read_json(request.scope, request.receive)
         refuse_fields(body)

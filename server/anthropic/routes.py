@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
 
 from server.anthropic.handler import MessagesHandler
 from server.anthropic.types import CountTokensRequest, MessageBody, MessagesRequest, TokenCountBody
@@ -28,20 +26,8 @@ def anthropic_router(services: Services) -> APIRouter:
     router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
     handler = MessagesHandler(services)
 
-    @router.post(
-        "",
-        summary="Message",
-        openapi_extra=openapi_body(MessagesRequest, MessageBody, streams=True, error=ANTHROPIC_ERROR_SCHEMA),
-    )
-    async def messages(request: Request) -> Response:
-        return await handler(request)
-
-    @router.post(
-        "/count_tokens",
-        summary="Count message tokens",
-        openapi_extra=openapi_body(CountTokensRequest, TokenCountBody, error=ANTHROPIC_ERROR_SCHEMA),
-    )
-    async def count_tokens(request: Request) -> Response:
-        return await handler.count_tokens(request)
-
+    answer = openapi_body(MessagesRequest, MessageBody, streams=True, error=ANTHROPIC_ERROR_SCHEMA)
+    count = openapi_body(CountTokensRequest, TokenCountBody, error=ANTHROPIC_ERROR_SCHEMA)
+    router.post("", summary="Message", openapi_extra=answer)(handler.answer)
+    router.post("/count_tokens", summary="Count message tokens", openapi_extra=count)(handler.count_tokens)
     return router

@@ -16,7 +16,7 @@ from engine.messages import GenerateReqInput, GrammarSpec
 from engine.sampling_params import SamplingParams
 from server import limits
 from server.body import convert
-from server.constraints import FREE, ConstraintPlan, OutputShape, parse_constraint
+from server.constraints import FREE, OutputShape, parse_constraint
 from server.context import RequestContext, context_of
 from server.disconnect import unless_disconnected
 from server.errors import BadRequest, Unsupported
@@ -32,7 +32,6 @@ from server.services import Services
 from server.streaming import COMMENT, DONE, EventStream, sse
 from server.structural_tag import parse_structural_tag
 from server.text_generation import TextGeneration
-from server.tools import Tools
 
 DEFAULT_MAX_NEW_TOKENS = 128
 REFUSED = (
@@ -62,10 +61,11 @@ class GenerateHandler:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         services, context = self._services, context_of(request.scope)
         wanted = self._read(await services.read_json(request.scope, request.receive))
-        grammars = {id(shape): await self._grammar(shape) for shape in wanted.shapes}
+        planner = services.planner
+        grammars = {id(shape): (await planner.constrain_text(shape)).spec for shape in wanted.shapes}
         prompts = await encode_many(services.engine.tokenizer, wanted.prompts)
         requests = self._requests(wanted, prompts, [grammars[id(shape)] for shape in wanted.shapes], context)
         style = await self._style(wanted, context)
@@ -131,11 +131,6 @@ class GenerateHandler:
                 top_logprobs=(request.top_logprobs_num or 0) if request.return_logprob else 0,
             )
         return params, _shape(native, where)
-
-    async def _grammar(self, shape: OutputShape) -> GrammarSpec | None:
-        planner = self._services.planner
-        plan = ConstraintPlan(format=planner.dialect.format.name, tools=Tools(), shape=shape)
-        return (await planner.constrain(plan)).spec
 
     def _requests(
         self,

@@ -43,13 +43,8 @@ def native_router(services: Services) -> APIRouter:
 
 
 def _add_generation(router: APIRouter, services: Services) -> None:
-    generate = GenerateHandler(services)
-
-    @router.post(
-        "/generate", summary="Native generation", openapi_extra=openapi_body(GenerateRequest, AnyBody, streams=True)
-    )
-    async def native_generate(request: Request) -> Response:
-        return await generate(request)
+    generation = openapi_body(GenerateRequest, AnyBody, streams=True)
+    router.post("/generate", summary="Native generation", openapi_extra=generation)(GenerateHandler(services).answer)
 
     @router.post("/tokenize", summary="Text to token ids", openapi_extra=openapi_body(TokenizeRequest, AnyBody))
     async def text_to_ids(request: Request) -> Response:

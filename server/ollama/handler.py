@@ -13,7 +13,6 @@ from starlette.responses import Response
 from engine.messages import GenerateReqInput
 from engine.sampling_params import SamplingParams
 from server.body import convert
-from server.constraints import ConstraintPlan
 from server.context import context_of
 from server.disconnect import unless_disconnected
 from server.errors import BadRequest
@@ -123,9 +122,7 @@ class OllamaHandler:
         if asked.suffix:
             prompt = fill_in_prompt(tokenizer, prompt, asked.suffix)
             sampling = msgspec.structs.replace(sampling, stop_token_ids=fill_in_stops(tokenizer))
-        format_ = planner.dialect.format
-        shape = output_shape(asked.format)
-        constrained = await planner.constrain(ConstraintPlan(format=format_.name, tools=Tools(), shape=shape))
+        constrained = await planner.constrain_text(output_shape(asked.format))
         wanted = GenerateReqInput(
             text=prompt,
             sampling=sampling,
@@ -133,7 +130,12 @@ class OllamaHandler:
             grammar=constrained.spec,
             tenant=self._services.tenant(context_of(request.scope), None),
         )
-        return Plan(wanted, lambda: OutputParser(format_, ()), single_call=False, relaxations=constrained.relaxations)
+        return Plan(
+            wanted,
+            lambda: OutputParser(planner.dialect.format, ()),
+            single_call=False,
+            relaxations=constrained.relaxations,
+        )
 
     async def _answer(
         self, plan: Plan, style: LineStyle, asked: ChatRequest | GenerateRequest, request: Request

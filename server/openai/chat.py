@@ -1,4 +1,5 @@
-"""POST /v1/chat/completions: one OpenAI request into one engine request, and engine text into OpenAI's answer.
+"""POST /v1/chat/completions: one OpenAI request into one engine request, and engine text into OpenAI's answer; and what
+a request's prompt is, without generating.
 
 Streaming and folding read the same deltas. Decisions on fields are in server/openai/fields.py and docs/api.md.
 """
@@ -30,10 +31,12 @@ from server.openai.sampling import check_common, sampling_params
 from server.openai.shape import output_shape
 from server.openai.stream_usage import StreamUsage
 from server.openai.types.chat import ChatCompletionRequest
+from server.param_names import Rename, renamed
 from server.planner import Conversation, Plan, template_kwargs
+from server.prompts import encode
 from server.services import Services, body_size
 from server.streaming import EventStream
-from server.tools import Tools, parse_functions, parse_tools
+from server.tools import Tools, function_path, parse_functions, parse_tools
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -44,13 +47,15 @@ class ChatHandler:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         services, context = self._services, context_of(request.scope)
         body = await services.read_json(request.scope, request.receive)
         chat, conversation = self.read(body, request)
-        plan = await services.planner.plan(conversation)
+        rename: Rename = str if chat.functions is None else function_path
+        with renamed(rename):
+            plan = await services.planner.plan(conversation)
         generation = Generation(services, plan, context)
-        style = self._style(chat, plan)
+        style = self._style(chat, plan, [rename(note) for note in plan.relaxations])
         context.response_id = style.id
         if chat.stream:
             usage = StreamUsage.asked(chat.stream_options)
@@ -59,6 +64,30 @@ class ChatHandler:
             return EventStream(generation.stream(writer.write, end), idle_chunk=writer.idle, pace=services.pace)
         fold = ChatFold(style)
         return json_response(await unless_disconnected(request.receive, generation.fold(fold.add, fold.result)))
+
+    async def render(self, request: Request) -> Response:
+        """POST /v1/chat/completions/render: the prompt as the model sees it, as text and as token ids."""
+        services = self._services
+        chat, conversation = self.read(await services.read_json(request.scope, request.receive), request)
+        prompt = await services.planner.render(conversation)
+        ids = await encode(services.engine.tokenizer, prompt.text, guard=prompt.guard)
+        return json_response(
+            {
+                "object": "chat.completion.prompt",
+                "model": services.model(chat.model),
+                "prompt": prompt.plain,
+                "token_ids": ids,
+                "prompt_tokens": len(ids),
+                "max_model_len": services.engine.model_info.context_length,
+            }
+        )
+
+    async def count_tokens(self, request: Request) -> Response:
+        """POST /v1/chat/completions/input_tokens."""
+        services = self._services
+        _, conversation = self.read(await services.read_json(request.scope, request.receive), request)
+        count = await services.planner.count_tokens(conversation)
+        return json_response({"object": "chat.completion.input_tokens", "input_tokens": count})
 
     def read(self, body: dict[str, Any], request: Request) -> tuple[ChatCompletionRequest, Conversation]:
         """The checked request and what it asks for. Raises ApiError."""
@@ -105,7 +134,7 @@ class ChatHandler:
             raise Unsupported("chat_template", "Chat templates in requests are turned off on this server.")
         return chat.chat_template
 
-    def _style(self, chat: ChatCompletionRequest, plan: Plan) -> ChatStyle:
+    def _style(self, chat: ChatCompletionRequest, plan: Plan, notes: Sequence[str]) -> ChatStyle:
         legacy = chat.functions is not None
         return ChatStyle(
             id="chatcmpl-" + secrets.token_hex(16),
@@ -116,7 +145,7 @@ class ChatHandler:
             reasoning=_reasoning_fields(chat),
             logprobs=chat_logprobs(self._services.engine.tokenizer) if chat.logprobs else None,
             token_ids=bool(chat.return_token_ids),
-            relaxations=plan.relaxations,
+            relaxations=notes,
             custom=plan.custom,
         )
 

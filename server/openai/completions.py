@@ -18,7 +18,6 @@ from engine.messages import GenerateReqInput
 from engine.sampling_params import SamplingParams
 from server import limits
 from server.body import convert
-from server.constraints import ConstraintPlan
 from server.context import context_of
 from server.disconnect import unless_disconnected
 from server.errors import BadRequest
@@ -34,7 +33,6 @@ from server.prompts import Prompt, encode_many, encode_prompt, parse_prompts, to
 from server.services import Services
 from server.streaming import EventStream
 from server.text_generation import TextGeneration
-from server.tools import Tools
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, on this endpoint."""
@@ -55,13 +53,11 @@ class CompletionsHandler:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         services, context = self._services, context_of(request.scope)
         body = await services.read_json(request.scope, request.receive)
         wanted = self._read(body)
-        shape = output_shape(body)
-        dialect = services.planner.dialect.format.name
-        constrained = await services.planner.constrain(ConstraintPlan(format=dialect, tools=Tools(), shape=shape))
+        constrained = await services.planner.constrain_text(output_shape(body))
         style = await self._style(wanted)
         context.response_id = style.id
         special = wanted.request.add_special_tokens is not False
@@ -125,7 +121,9 @@ class CompletionsHandler:
         if request.echo:
             raise BadRequest("'echo' and 'suffix' exclude each other.", param="echo")
         if len(suffix) > limits.MAX_PROMPT_CHARS:
-            raise too_long(self._services.engine.model_info, f"{len(suffix)} characters behind it", "suffix")
+            raise too_long(
+                self._services.engine.model_info, f"your prompt has {len(suffix)} characters behind it", "suffix"
+            )
         texts = [prompt.text for prompt in prompts if prompt.text is not None]
         if len(texts) < len(prompts):
             raise BadRequest("With 'suffix' prompts must be strings.", param="prompt")

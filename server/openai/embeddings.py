@@ -36,7 +36,7 @@ class EmbeddingsHandler:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         services, context = self._services, context_of(request.scope)
         body = await services.read_json(request.scope, request.receive)
         refuse(body, EMBEDDINGS_REFUSED)
@@ -92,7 +92,7 @@ class EmbeddingsHandler:
         if not ids or prompt.text == "":
             raise invalid(param, "it is empty")
         if len(ids) >= services.engine.model_info.context_length:
-            raise too_long(services.engine.model_info, f"{len(ids)} tokens", param)
+            raise too_long(services.engine.model_info, f"your prompt has {len(ids)} tokens", param)
         return ids
 
 

@@ -13,7 +13,6 @@ from server.openai.chat import ChatHandler
 from server.openai.completions import CompletionsHandler
 from server.openai.embeddings import EmbeddingsHandler
 from server.openai.models import list_models, retrieve_model
-from server.openai.render import count_chat_tokens, render_chat
 from server.openai.types.chat import ChatCompletionBody, ChatCompletionRequest
 from server.openai.types.completions import CompletionBody, CompletionRequest
 from server.openai.types.embeddings import EmbeddingBody, EmbeddingRequest
@@ -23,55 +22,21 @@ from server.services import Services
 
 def openai_router(services: Services) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["openai"])
-    _add_chat(router, services)
-    _add_text(router, services)
+    chat, completions, embeddings = ChatHandler(services), CompletionsHandler(services), EmbeddingsHandler(services)
+    answer = openapi_body(ChatCompletionRequest, ChatCompletionBody, streams=True)
+    prompt = openapi_body(ChatCompletionRequest, AnyBody)
+    text = openapi_body(CompletionRequest, CompletionBody, streams=True)
+    vectors = openapi_body(EmbeddingRequest, EmbeddingBody)
+    post = router.post
+    post("/chat/completions", summary="Chat completion", openapi_extra=answer)(chat.answer)
+    post("/chat/completions/render", summary="A chat request's prompt", openapi_extra=prompt)(chat.render)
+    post("/chat/completions/input_tokens", summary="Count a chat request's prompt tokens", openapi_extra=prompt)(
+        chat.count_tokens
+    )
+    post("/completions", summary="Completion of raw text", openapi_extra=text)(completions.answer)
+    post("/embeddings", summary="Embeddings", openapi_extra=vectors)(embeddings.answer)
     _add_models(router, services)
     return router
-
-
-def _add_chat(router: APIRouter, services: Services) -> None:
-    chat = ChatHandler(services)
-
-    @router.post(
-        "/chat/completions",
-        summary="Chat completion",
-        openapi_extra=openapi_body(ChatCompletionRequest, ChatCompletionBody, streams=True),
-    )
-    async def chat_completions(request: Request) -> Response:
-        return await chat(request)
-
-    @router.post(
-        "/chat/completions/render",
-        summary="A chat request's prompt",
-        openapi_extra=openapi_body(ChatCompletionRequest, AnyBody),
-    )
-    async def render(request: Request) -> Response:
-        return await render_chat(services, request)
-
-    @router.post(
-        "/chat/completions/input_tokens",
-        summary="Count a chat request's prompt tokens",
-        openapi_extra=openapi_body(ChatCompletionRequest, AnyBody),
-    )
-    async def input_tokens(request: Request) -> Response:
-        return await count_chat_tokens(services, request)
-
-
-def _add_text(router: APIRouter, services: Services) -> None:
-    completions = CompletionsHandler(services)
-    embeddings = EmbeddingsHandler(services)
-
-    @router.post(
-        "/completions",
-        summary="Completion of raw text",
-        openapi_extra=openapi_body(CompletionRequest, CompletionBody, streams=True),
-    )
-    async def text_completions(request: Request) -> Response:
-        return await completions(request)
-
-    @router.post("/embeddings", summary="Embeddings", openapi_extra=openapi_body(EmbeddingRequest, EmbeddingBody))
-    async def embed(request: Request) -> Response:
-        return await embeddings(request)
 
 
 def _add_models(router: APIRouter, services: Services) -> None:

@@ -51,6 +51,12 @@ async def test_a_relaxed_schema_is_told(gateway: Gateway) -> None:
     assert note.startswith("tools[0].function.parameters/properties/a is not enforced")
 
 
+async def test_a_legacy_function_is_named_as_the_client_named_it(gateway: Gateway) -> None:
+    whole, streamed = await both(gateway, functions=[ODD["function"]])
+    assert whole == streamed
+    assert whole["relaxed_schemas"][0].startswith("functions[0].parameters/properties/a is not enforced")
+
+
 async def test_several_choices(make_gateway: Callable[..., Any]) -> None:
     async with make_gateway(lambda request, index: BARE if index else PARIS) as gateway:
         whole = (await gateway.chat(USER, tools=[WEATHER], n=2)).json()

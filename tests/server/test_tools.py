@@ -197,7 +197,6 @@ def test_good_schemas(schema: Any) -> None:
 
 def test_functions() -> None:
     tools = parse_functions([{"name": "f"}, {"name": "g"}], {"name": "g"})
-    assert tools.legacy
     assert not tools.parallel
     assert tools.names == ["g"]
     assert parse_functions([{"name": "f"}], "none").declared == ()

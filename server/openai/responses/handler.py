@@ -72,7 +72,7 @@ class ResponsesHandler:
         self._services = services
         self._store = store
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         services = self._services
         body = await services.read_json(request.scope, request.receive)
         call = await self._read(body, request)
@@ -263,21 +263,21 @@ class StoredResponses:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    def retrieve(self, request: Request) -> Response:
+    async def retrieve(self, request: Request) -> Response:
         if request.query_params.get("stream", "false").lower() not in ("", "false", "0"):
             raise Unsupported("stream", "'stream' is not supported here: only background responses could be resumed.")
         return Response(self._get(request).response, media_type="application/json")
 
-    def delete(self, request: Request) -> Response:
+    async def delete(self, request: Request) -> Response:
         response_id = request.path_params["response_id"]
         self._store.delete(context_of(request.scope).tenant, response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
-    def cancel(self, request: Request) -> Response:
+    async def cancel(self, request: Request) -> Response:
         self._get(request)
         raise BadRequest("Only background responses can be cancelled.", param="response_id")
 
-    def input_items(self, request: Request) -> Response:
+    async def input_items(self, request: Request) -> Response:
         """The request's own input, newest first unless ``order=asc``, ``limit`` (20) of them ``after`` an id."""
         items = orjson.loads(self._get(request).input)
         order = request.query_params.get("order", "desc")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
 
 from server.openai.responses.handler import ResponsesHandler, StoredResponses
 from server.openai.responses.store import ResponseStore
@@ -25,41 +23,22 @@ def responses_router(services: Services) -> APIRouter:
     store = ResponseStore(args.response_store_bytes, args.response_store_seconds)
     handler, stored = ResponsesHandler(services, store), StoredResponses(store)
 
-    @router.post("", summary="Response", openapi_extra=openapi_body(ResponsesRequest, ResponseBody, streams=True))
-    async def create(request: Request) -> Response:
-        return await handler(request)
-
-    @router.post(
-        "/input_tokens", summary="Count input tokens", openapi_extra=openapi_body(ResponsesRequest, InputTokensBody)
+    answer = openapi_body(ResponsesRequest, ResponseBody, streams=True)
+    count = openapi_body(ResponsesRequest, InputTokensBody)
+    response, deleted = openapi_answer(ResponseBody), openapi_answer(DeletedResponseBody)
+    items = openapi_answer(
+        InputItemsBody,
+        ("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
+        ("order", {"type": "string", "enum": ["asc", "desc"]}),
+        ("after", {"type": "string"}),
     )
-    async def input_tokens(request: Request) -> Response:
-        return await handler.count_tokens(request)
-
-    @router.get("/{response_id}", summary="Retrieve a stored response", openapi_extra=openapi_answer(ResponseBody))
-    async def retrieve(request: Request) -> Response:
-        return stored.retrieve(request)
-
-    @router.delete(
-        "/{response_id}", summary="Delete a stored response", openapi_extra=openapi_answer(DeletedResponseBody)
+    one = "/{response_id}"
+    router.post("", summary="Response", openapi_extra=answer)(handler.answer)
+    router.post("/input_tokens", summary="Count input tokens", openapi_extra=count)(handler.count_tokens)
+    router.get(one, summary="Retrieve a stored response", openapi_extra=response)(stored.retrieve)
+    router.delete(one, summary="Delete a stored response", openapi_extra=deleted)(stored.delete)
+    router.post(f"{one}/cancel", summary="Cancel a response", openapi_extra=response)(stored.cancel)
+    router.get(f"{one}/input_items", summary="List the input of a stored response", openapi_extra=items)(
+        stored.input_items
     )
-    async def delete(request: Request) -> Response:
-        return stored.delete(request)
-
-    @router.post("/{response_id}/cancel", summary="Cancel a response", openapi_extra=openapi_answer(ResponseBody))
-    async def cancel(request: Request) -> Response:
-        return stored.cancel(request)
-
-    @router.get(
-        "/{response_id}/input_items",
-        summary="List the input of a stored response",
-        openapi_extra=openapi_answer(
-            InputItemsBody,
-            ("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
-            ("order", {"type": "string", "enum": ["asc", "desc"]}),
-            ("after", {"type": "string"}),
-        ),
-    )
-    async def input_items(request: Request) -> Response:
-        return stored.input_items(request)
-
     return router
