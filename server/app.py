@@ -16,13 +16,15 @@ from engine.client import EngineClient
 from server.anthropic.routes import anthropic_router
 from server.args import ServerArgs
 from server.auth import AuthMiddleware, Tenants, meant_route
-from server.azure import AzurePaths
+from server.azure import OtherPaths
 from server.constrainer import Constrainer
 from server.context import context_of
 from server.cors import GatewayCors
 from server.error_bodies import error_body
 from server.errors import BadRequest, from_http_exception
 from server.health import health_router
+from server.llama_cpp.routes import llama_cpp_router
+from server.lm_studio import lm_studio_router
 from server.metrics import CONTENT_TYPE, Metrics
 from server.middleware import EdgeMiddleware
 from server.native.routes import native_router
@@ -65,6 +67,8 @@ def build_app(engine: EngineClient, args: ServerArgs, *, constrainer: Constraine
     app.include_router(responses_router(services))
     app.include_router(anthropic_router(services))
     app.include_router(ollama_router(services))
+    app.include_router(llama_cpp_router(services))
+    app.include_router(lm_studio_router(services))
     app.include_router(playground_router())
     _add_metrics(app, services)
     _add_error_handlers(app)
@@ -113,9 +117,9 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 
 def _add_middleware(app: FastAPI, services: Services) -> None:
-    """Last added is outermost: edge (ids, errors, log), CORS, keys, Azure's paths, then the routes."""
+    """Last added is outermost: edge (ids, errors, log), CORS, keys, other servers' paths, then the routes."""
     args = services.args
-    app.add_middleware(AzurePaths)
+    app.add_middleware(OtherPaths)
     app.add_middleware(AuthMiddleware, args=args, limiter=services.limiter, tenants=services.tenants)
     if args.allowed_origins:
         app.add_middleware(GatewayCors, origins=args.allowed_origins)

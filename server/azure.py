@@ -1,7 +1,8 @@
-"""Azure's paths, for its SDK and for clients that know OpenAI's models only as Azure's deployments.
+"""Azure's paths, for its SDK and for clients that know OpenAI's models only as Azure's deployments; and LM Studio's.
 
 ``/openai/v1/…`` and ``/openai/…`` are ``/v1/…``; of ``/openai/deployments/NAME/chat/completions`` NAME is the model,
-whatever the body says. ``api-version`` may say anything. The key travels as ``api-key`` (server/auth.py).
+whatever the body says. ``api-version`` may say anything. The key travels as ``api-key`` (server/auth.py). What LM
+Studio's clients ask below ``/api/v0`` is the same as below ``/v1``, but for models (server/lm_studio.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from server.context import context_of
 
 _ROOT = "/openai/"
 _DEPLOYMENTS = "/openai/deployments/"
+_LM_STUDIO = "/api/v0"
 _OF_DEPLOYMENTS = ("/chat/completions", "/completions", "/embeddings")
 
 
@@ -22,12 +24,14 @@ def plain_path(path: str) -> tuple[str, str]:
             name = path[len(_DEPLOYMENTS) : -len(tail)]
             if path.endswith(tail) and name and not name.startswith("/"):
                 return f"/v1{tail}", name
+    elif path.startswith(_LM_STUDIO) and path.removeprefix(_LM_STUDIO) in _OF_DEPLOYMENTS:
+        return "/v1" + path.removeprefix(_LM_STUDIO), ""
     elif path.startswith(_ROOT):
         return "/v1/" + path.removeprefix(_ROOT).removeprefix("v1/"), ""
     return path, ""
 
 
-class AzurePaths:
+class OtherPaths:
     """Pure ASGI, inside the check of keys: that one sees the path as the client wrote it."""
 
     def __init__(self, app: ASGIApp) -> None:

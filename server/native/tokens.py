@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize in vLLM's shapes; lists of prompts as SGLang has them."""
+"""POST /tokenize and /detokenize in vLLM's shapes and in llama.cpp's; lists of prompts as SGLang has them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from chat_templates.guard import Guard, pick_unused
 from server import limits
 from server.body import convert
 from server.errors import BadRequest, invalid
 from server.json_response import json_response, off_loop
 from server.native.types import DetokenizeRequest, TokenizeRequest
 from server.openai.chat import ChatHandler
-from server.prompts import encode, encode_prompt, parse_prompts, token_ids
+from server.prompts import INLINE_CHARS, encode, encode_prompt, parse_prompts, token_ids
 from server.services import Services
 
 _INLINE_TOKENS = 8_000
@@ -26,6 +27,8 @@ async def tokenize(services: Services, request: Request) -> Response:
     services.require_ready()
     services.model(wanted.model)
     tokenizer = services.engine.tokenizer
+    if wanted.content is not None and wanted.prompt is None and wanted.messages is None:
+        return json_response({"tokens": await _content_tokens(services, wanted)})
     if (wanted.prompt is None) == (wanted.messages is None):
         raise BadRequest("Exactly one of 'prompt' and 'messages' is needed.", param="prompt")
     many = isinstance(wanted.prompt, list)
@@ -69,7 +72,30 @@ async def detokenize(services: Services, request: Request) -> Response:
 
     texts = await off_loop(sum(map(len, checked)) > _INLINE_TOKENS, decode)
     text = texts if many else texts[0]
-    return json_response({"prompt": text, "text": text})
+    return json_response({"prompt": text, "text": text, "content": text})
+
+
+async def _content_tokens(services: Services, wanted: TokenizeRequest) -> list[Any]:
+    """llama.cpp's form: ``content``, whose special spellings are text with ``parse_special: false``."""
+    tokenizer, text = services.engine.tokenizer, wanted.content or ""
+    parse_prompts(text, "content", services.engine.model_info, 1)
+
+    def work() -> list[Any]:
+        guard = Guard(pick_unused([text]), tokenizer.special_tokens) if wanted.parse_special is False else None
+        shown, char = (guard.apply(text), guard.char) if guard is not None else (text, "")
+        ids = tokenizer.encode(shown, guard=char, add_special_tokens=bool(wanted.add_special))
+        if not wanted.with_pieces:
+            return ids
+        return [{"id": token, "piece": _piece(tokenizer.id_to_bytes(token))} for token in ids]
+
+    return await off_loop(len(text) > INLINE_CHARS, work)
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
 
 
 def _row(row: Any, param: str) -> list[Any]:

@@ -58,13 +58,17 @@ class AbortRequest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """``prompt``, or ``messages`` with whatever else a chat request may hold."""
+    """``prompt``, ``messages`` with whatever else a chat request may hold, or llama.cpp's ``content``."""
 
     model: str | UnsetType = UNSET
     prompt: str | list[Any] | None = None
     messages: list[Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+    content: str | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):

@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from server import limits
-from server.body import convert
 from server.constraints import FREE, OutputShape, parse_constraint
 from server.errors import BadRequest, Unsupported, invalid
 from server.fields import first_refused
 from server.openai.messages import check_messages
 from server.openai.types.common import SamplingFields
+from server.sampling_options import option_name, read_options
 
 IGNORED: Mapping[str, str] = MappingProxyType(
     {
@@ -41,9 +41,6 @@ _OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Options that are read; all others (num_ctx, num_gpu, mirostat, …) are ignored."""
-_WHOLE = ("top_k", "seed", "num_predict")
-_UNSET_BELOW: Mapping[str, int] = MappingProxyType({"top_k": 1, "seed": 0, "num_predict": 1})
-"""Smaller numbers mean that the option is not set: -1 and -2 tokens are as many as there is room for."""
 EFFORTS = ("low", "medium", "high", "max")
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -57,23 +54,12 @@ def refuse_fields(body: Mapping[str, Any]) -> None:
 
 def sampling_fields(options: Mapping[str, Any] | None) -> SamplingFields:
     """Raises BadRequest naming the option."""
-    given: dict[str, Any] = {}
-    for name, value in (options or {}).items():
-        if name not in _OPTIONS or value is None:
-            continue
-        if name in _WHOLE and isinstance(value, float) and value.is_integer():
-            value = int(value)  # languages with one kind of number
-        if isinstance(value, int) and value < _UNSET_BELOW.get(name, value):
-            continue
-        if name == "stop" and isinstance(value, list):
-            value = [text for text in value if text != ""]
-        given[_OPTIONS[name]] = value
-    return convert(given, SamplingFields)
+    return read_options(options or {}, _OPTIONS)
 
 
 def option_path(param: str) -> str:
     """A sampling field's path in chat's form as the option that said it."""
-    name = next((name for name, field in _OPTIONS.items() if field == param.partition("[")[0]), "")
+    name = option_name(param, _OPTIONS)
     return f"options.{name}" if name else param
 
 

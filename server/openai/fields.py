@@ -108,7 +108,7 @@ GRAMMAR_FIELDS: Mapping[str, str] = MappingProxyType(
         "json_schema": "json",
     }
 )
-"""Older spellings of ``structured_outputs`` (vLLM's guided_*, llama.cpp's grammar, SGLang's regex, ebnf, json_schema)."""
+"""``structured_outputs`` as vLLM (guided_*), llama.cpp (grammar) and SGLang (regex, ebnf, json_schema) spell it."""
 
 
 COMPLETIONS_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(

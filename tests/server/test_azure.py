@@ -1,4 +1,4 @@
-"""Azure's paths and key, as its SDK and clients for its deployments send them."""
+"""Azure's paths and key, as its SDK and clients for its deployments send them, and LM Studio's paths."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ CHAT = "/openai/deployments/test-model/chat/completions"
         ("/openai/v1/responses/resp_1/input_items", "/v1/responses/resp_1/input_items", ""),
         ("/openai/responses", "/v1/responses", ""),
         ("/openai/models/org/name", "/v1/models/org/name", ""),
+        ("/api/v0/chat/completions", "/v1/chat/completions", ""),
+        ("/api/v0/completions", "/v1/completions", ""),
+        ("/api/v0/embeddings", "/v1/embeddings", ""),
     ],
 )
 def test_paths(path: str, plain: str, deployment: str) -> None:
@@ -42,6 +45,7 @@ def test_paths(path: str, plain: str, deployment: str) -> None:
         "/openai", "/openai/deployments/", "/openai/deployments//chat/completions",
         "/openai/deployments/m", "/openai/deployments/m/images/generations", "/v1/openai/responses", "/OpenAI/v1/models",
         "/xopenai/v1/models", "/health", "/flush_cache",
+        "/api/v0/models", "/api/v0", "/api/v0/responses", "/api/v01/completions", "/api/chat",
     ],
 )  # fmt: skip
 def test_other_paths_stay_as_they_are(path: str) -> None:
@@ -118,3 +122,17 @@ async def test_the_access_log_says_what_was_asked_for(gateway: Gateway, caplog: 
     assert f'"path": "{CHAT}"' in caplog.text
     text = (await gateway.client.get("/metrics")).text
     assert 'route="/v1/chat/completions"' in text
+
+
+async def test_lm_studios_clients(gateway: Gateway) -> None:
+    """What Zed reads of its list, and its chat."""
+    (model,) = (await gateway.client.get("/api/v0/models")).json()["data"]
+    assert (model["id"], model["object"], model["type"], model["state"]) == ("test-model", "model", "llm", "loaded")
+    assert model["compatibility_type"] in ("gguf", "mlx")
+    assert model["max_context_length"] == model["loaded_context_length"] == 8192
+    assert "tool_use" in model["capabilities"]
+    assert (await gateway.client.get("/api/v0/models/test-model")).json() == model
+    unknown = await gateway.client.get("/api/v0/models/nope")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    answer = await gateway.client.post("/api/v0/chat/completions", json={"model": "test-model", "messages": MESSAGES})
+    assert answer.json()["choices"][0]["message"]["content"] == "Hello!"

@@ -16,6 +16,8 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 
 from server.anthropic import fields as messages
 from server.anthropic.types import MessagesRequest
+from server.llama_cpp import fields as llama_cpp
+from server.llama_cpp.types import InfillRequest
 from server.ollama import fields as ollama
 from server.ollama import types as ollama_types
 from server.openai import fields as chat
@@ -88,21 +90,27 @@ def test_every_field_of_vllm_is_known() -> None:
     assert set(VLLM.split()) - supported - {*chat.IGNORED, *chat.REFUSED} == set()
 
 
-def test_ollamas_fields_have_their_answers() -> None:
-    section = TEXT.partition("\n## Ollama's API")[2].partition("\n## ")[0]
+OLLAMA = (ollama_types.ChatRequest, ollama_types.GenerateRequest, ollama_types.EmbedRequest, ollama_types.ShowRequest)
+
+
+@pytest.mark.parametrize(
+    ("title", "kinds", "ignored", "refused"),
+    [
+        ("Ollama's API", OLLAMA, ollama.IGNORED, ollama.REFUSED),
+        ("llama.cpp's API", (InfillRequest,), llama_cpp.IGNORED, llama_cpp.REFUSED),
+    ],
+)
+def test_fields_of_other_apis_have_their_answers(
+    title: str, kinds: Any, ignored: Mapping[str, str], refused: Mapping[str, Any]
+) -> None:
+    section = TEXT.partition(f"\n## {title}")[2].partition("\n## ")[0]
     head, _, tail = section.partition("\nWithout effect:")
     table, _, last = tail.partition("\nAnswered with a 400")
     named = head.rpartition("Supported fields:")[2]
-    kinds = (
-        ollama_types.ChatRequest,
-        ollama_types.GenerateRequest,
-        ollama_types.EmbedRequest,
-        ollama_types.ShowRequest,
-    )
     for kind in kinds:
         for field in msgspec.structs.fields(kind):
             assert f"`{field.encode_name}`" in named
-    for name, why in ollama.IGNORED.items():
+    for name, why in ignored.items():
         assert f"| `{name}` | {why} |" in table
-    for name in ollama.REFUSED:
+    for name in refused:
         assert f"`{name}`" in last

@@ -90,6 +90,12 @@ OLLAMA_PROMPT = {
     "format": "json",
     "options": {"stop": "x"},
 }
+LLAMA_CPP = {
+    "prompt": ["a", [1, 2]], "model": "test-model", "n_predict": 9, "temperature": 0.5, "top_k": 3, "top_p": 1, "min_p": 0,
+    "repeat_penalty": 1.1, "presence_penalty": 0, "frequency_penalty": 0, "seed": 1, "stop": ["x"], "ignore_eos": False,
+    "logit_bias": [[5, 1.5], [6, False]], "grammar": "", "json_schema": SCHEMA, "n_probs": 1, "n_indent": 2, "lora": [],
+    "t_max_predict_ms": 500, "return_tokens": True, "response_fields": ["content", "timings/prompt_n"], "mirostat": 0,
+}  # fmt: skip
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1.5, 1 << 62, 1e300, "", "x", "\U0001f600", "a" * 600, [], {}, [None], [[]], [{}], {"": None},
     {"type": "function"}, {"type": ["x"]}, {"type": {}}, [{"type": "text"}], {"$ref": "#/nowhere"}, {"type": "text", "text": 5},
@@ -130,6 +136,9 @@ def _told(error: Any) -> str:
         ("/v1/chat/completions", MESSAGES_ON_CHAT),
         ("/api/chat", OLLAMA),
         ("/api/generate", OLLAMA_PROMPT),
+        ("/completion", LLAMA_CPP),
+        ("/apply-template", CHAT),
+        ("/tokenize", {"content": "a", "add_special": True, "parse_special": False, "with_pieces": True}),
     ],
 )
 async def test_one_odd_part_never_breaks_the_server(make_gateway: Callable[..., Any], route: str, body: Any) -> None:

@@ -197,7 +197,7 @@ def test_a_missing_field_is_named(client: openai.OpenAI, path: str, name: str) -
         ("POST", "/v1/messages/v1/messages", "/v1/messages"),
         ("POST", "/api/v1/responses", "/v1/responses"),
         ("GET", "/models", "/v1/models"),
-        ("GET", "/api/v0/models", "/v1/models"),
+        ("GET", "/api/v2/models", "/v1/models"),
         ("GET", "/v1/metrics", "/metrics"),
         ("GET", "/v1", ""),
         ("POST", "/v1/api/chat", "/api/chat"),

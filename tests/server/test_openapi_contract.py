@@ -53,4 +53,5 @@ def test_what_streams_says_so() -> None:
         for path, operations in APP.openapi()["paths"].items()
         if "text/event-stream" in operations.get("post", {}).get("responses", {}).get("200", {}).get("content", {})
     }
-    assert streams == {"/generate", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
+    openai = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
+    assert streams == {"/generate", "/completion", "/infill", *openai}
