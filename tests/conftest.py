@@ -1,5 +1,6 @@
 """What must be said before torch or Triton is first imported, whichever test runs first."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,19 @@ calm_openmp()
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
     """Without a GPU, Triton kernels run in Triton's interpreter."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Where CALLGATE_TEST_SCALE asks for more of the same, a test may take so much longer."""
+    scale = float(os.environ.get("CALLGATE_TEST_SCALE", "1"))
+    if scale > 1 and config.getoption("timeout", None) is None:
+        config.option.timeout = float(config.getini("timeout")) * scale
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the garbage collector need not walk through it again."""
+    gc.freeze()
 
 
 @pytest.fixture

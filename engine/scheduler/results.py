@@ -161,7 +161,7 @@ class ResultProcessor:
             counters.accepted += accepted
         self._append(req, out.token_ids)
         self._computed(req, min(row.known_end + accepted, len(req.tokens)))
-        if req.grammar is not None and req.finish_reason is None:
+        if req.grammar is not None and (req.finish_reason is None or req.finish_reason is LENGTH):
             self._continue_grammar(req)
         counters.generated += self._outbox.put(req, out.logprobs)
 
@@ -181,6 +181,8 @@ class ResultProcessor:
                 return
 
     def _continue_grammar(self, req: Req) -> None:
+        """Force what comes next and see whether it is the end: an answer that is complete is no cut one, also where its
+        last token was the last that it might have."""
         assert req.grammar is not None
         if not req.grammar.terminated:
             self.force(req, min(MAX_FORCED_TOKENS, req.max_len - len(req.tokens)))

@@ -69,14 +69,15 @@ def with_neighbours(harness: Harness, **culprit) -> None:
 @pytest.mark.parametrize("moment", range(scaled(3)))
 @pytest.mark.parametrize("kind", ["error", "no tokens", "too many tokens", "not a token"])
 def test_row_output(kind, moment):
-    with_neighbours(Harness(executor=RowFaults(kind, moment)))
+    with_neighbours(Harness(executor=RowFaults(kind, moment)), max_tokens=20 + moment)
 
 
 @pytest.mark.parametrize("moment", range(scaled(4)))
 @pytest.mark.parametrize("method", ["fill_mask", "accept", "forced_tokens", "terminated"])
 def test_grammar_matcher(method, moment):
-    source = f"!{method}@{moment} abc x y abc abc z abc abc abc abc abc abc abc abc"
-    with_neighbours(Harness(grammar=ScriptBackend(), num_draft_tokens=2, page_size=8), grammar=spec(source))
+    source = f"!{method}@{moment} abc x y abc abc z" + " abc" * (8 + moment)
+    harness = Harness(grammar=ScriptBackend(), num_draft_tokens=2, page_size=8)
+    with_neighbours(harness, grammar=spec(source), max_tokens=20 + moment)
 
 
 def test_grammar_compiler():

@@ -84,7 +84,17 @@ def test_max_tokens_cuts_anywhere(max_tokens):
     want = run(CALL)[1].token_ids
     _, result = run(CALL, max_tokens=max_tokens)
     assert result.token_ids == want[:max_tokens]
-    assert result.finish.type == ("stop" if max_tokens == len(want) and result.finish.type == "stop" else "length")
+    assert result.finish.type == ("stop" if max_tokens == len(want) else "length")
+
+
+@pytest.mark.parametrize("source", ["ab", "a", "ab ab", "ab a", "ab ab ab ab ab ab", "ab ab ab ab ab a a"])
+@pytest.mark.parametrize("drafts", [0, 4])
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_an_answer_that_is_complete_with_its_last_token_is_no_cut_one(source, drafts, logprobs):
+    """Chosen, guessed or forced: the last token that max_tokens allows is the grammar's end."""
+    length = len(source.split())
+    _, result = run(source, num_draft_tokens=drafts, max_tokens=length, logprobs=logprobs)
+    assert (len(result.token_ids), result.finish.type) == (length, "stop")
 
 
 def test_penalties_count_forced_tokens():
