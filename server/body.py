@@ -15,6 +15,7 @@ Decisions:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any, TypeVar
 
@@ -35,6 +36,9 @@ from server.json_response import OFF_LOOP_BYTES, off_loop
 from server.unpacking import CODINGS, UnsupportedCoding, too_large, unpack
 
 T = TypeVar("T")
+
+_SECOND_LOOK = 0.05
+"""Seconds: after a pause of the whole process the time is over before what came meanwhile has been read."""
 
 
 def header(scope: Scope, name: bytes) -> bytes:
@@ -98,13 +102,13 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: 
 async def _receive(receive: Receive, deadline: float, stall: float) -> Message:
     """The next piece of a body. A trickle is a timeout (408); a body that stops is incomplete (400)."""
     left = deadline - time.monotonic()
-    try:
-        async with asyncio.timeout(min(left, stall)):
-            return await receive()
-    except TimeoutError:
-        if left > stall:
-            raise IncompleteBody("The request body is incomplete: it stopped arriving.") from None
-        raise RequestTimeout("The request body did not arrive in time.") from None
+    for seconds in (min(left, stall), _SECOND_LOOK if left > 0 else 0.0):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await receive()
+    if left > stall:
+        raise IncompleteBody("The request body is incomplete: it stopped arriving.")
+    raise RequestTimeout("The request body did not arrive in time.")
 
 
 async def _refuse_declared(scope: Scope, receive: Receive, declared: int, max_bytes: int) -> None:
