@@ -1,8 +1,8 @@
 """What a parser says about model text, piece by piece.
 
 The order is the order in the answer. Concatenating ``ToolCallArguments.fragment`` of one index gives the
-call's arguments, a JSON object. The four dialects (chat, legacy functions, Responses, Anthropic) are
-renderers of these events. Structs, because an event is made for nearly every token.
+call's arguments, a JSON object. What the dialects (chat, Responses, Messages, Ollama's) send are renderings of these
+events. Structs, because an event is made for nearly every token.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Channel:
 class Output:
     """Collects events. At most one call is open at a time."""
 
-    def __init__(self, tools: ToolSet, make_id: IdFactory, *, stream_reasoning: bool = True) -> None:
+    def __init__(self, tools: ToolSet, make_id: IdFactory) -> None:
         self.tools = tools
         self.content = Channel()
         self.reasoning = Channel(drop_leading=True)
@@ -87,7 +87,6 @@ class Output:
         self.calls_ended = 0
         self.discard_calls = False
         self.make_id = make_id
-        self._stream_reasoning = stream_reasoning
         self._call: CallWriter | None = None
         self._events: list[Event] = []
 
@@ -106,26 +105,19 @@ class Output:
                 self._events.append(ToolCallArguments(call.index, "".join(call.parts)))
                 call.parts.clear()
             return
-        if self.content._parts:
-            self.flush_reasoning()
-            self._events.append(TextDelta(self.content.take()))
-        elif self._stream_reasoning and self.reasoning._parts:
-            self.flush_reasoning()
-
-    def flush_reasoning(self) -> None:
         if self.reasoning._parts:
             self._events.append(ReasoningDelta(self.reasoning.take()))
+        if self.content._parts:
+            self._events.append(TextDelta(self.content.take()))
 
     def add(self, events: list[Event]) -> None:
         """Events that another parser has made."""
-        self.flush_reasoning()
         self.flush()
         self._events.extend(events)
 
     def open_call(self, *, hold: bool = False, rescued: bool = False, undeclared: bool = False) -> CallWriter:
         """hold: nothing of the call goes out before it is whole. undeclared: its name may be that of no declared tool;
         such a call goes out when it is whole."""
-        self.flush_reasoning()
         self.flush()
         self._call = CallWriter(self, hold, rescued, undeclared)
         return self._call

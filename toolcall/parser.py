@@ -39,7 +39,7 @@ class OutputParser:
     rescue: read calls that the model wrote outside its own format (toolcall.rescue).
     undeclared: hand over whole calls between the format's own marks whose name no tool has, so that the client can
     tell the model; else they stay text. tools may be a ToolSet with names that are refused even then.
-    separate_reasoning False: reasoning and its markers stay in the text. stream_reasoning False: one delta.
+    separate_reasoning False: reasoning and its markers stay in the text.
     id_factory: (name, index) -> id; by default the style of the format.
     """
 
@@ -56,7 +56,6 @@ class OutputParser:
         undeclared: bool = True,
         id_factory: IdFactory | None = None,
         separate_reasoning: bool = True,
-        stream_reasoning: bool = True,
     ) -> None:
         self._format = format
         self._reasoning = reasoning
@@ -76,7 +75,7 @@ class OutputParser:
         """Marks behind a call that was none, which are text as it is."""
         self._draft: list[Event] = []
         make_id = id_factory or make_id_factory(format.id_style)
-        self._out = Output(declared if self._parses else NO_TOOLS, make_id, stream_reasoning=stream_reasoning)
+        self._out = Output(declared if self._parses else NO_TOOLS, make_id)
         self._out.discard_calls = none
         self._lx = Lexer()
         self._joiner = Joiner(format.joined_mark) if self._parses and format.joined_mark else None
@@ -121,7 +120,6 @@ class OutputParser:
             out.calls_ended += 1
         if not (out.calls_ended and not out.discard_calls):
             out.content.flush_tail()
-        out.flush_reasoning()
         events = out.take()
         if self._forced and self._lx.cut:  # what has waited to the end is the beginning of a call
             events = [event for event in events if not isinstance(event, TextDelta)]

@@ -28,7 +28,6 @@ def random_options(name: str, rng: random.Random) -> dict[str, object]:
         "tool_choice": "none" if rng.random() < 0.05 else "auto",
         "rescue": rng.random() < 0.8,
         "separate_reasoning": rng.random() < 0.8,
-        "stream_reasoning": rng.random() < 0.8,
         "prompt_suffix": rng.choice(("", "<think>\n", "</think>\n\n", "<|start|>assistant")),
         "finish": rng.choice(("stop", "stop", "length")),
     }

@@ -101,14 +101,6 @@ def test_unseparated_reasoning_keeps_its_markers_in_the_text() -> None:
     assert (ended.content, len(ended.tool_calls)) == ("<think>a", 1)
 
 
-def test_unstreamed_reasoning_is_one_delta_before_the_text() -> None:
-    events = events_of("hermes", list("<think>one two three</think>Hi."), reasoning="qwen3", stream_reasoning=False)
-    assert events[0] == toolcall.ReasoningDelta("one two three")
-    assert not any(isinstance(e, toolcall.ReasoningDelta) for e in events[1:])
-    last = events_of("hermes", list("<think>one"), reasoning="qwen3", stream_reasoning=False)
-    assert last == [toolcall.ReasoningDelta("one")]
-
-
 def test_reasoning_is_streamed() -> None:
     deltas = events_of("hermes", list("<think>one two</think>Hi."), reasoning="qwen3")
     assert sum(isinstance(e, toolcall.ReasoningDelta) for e in deltas) > 3
