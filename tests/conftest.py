@@ -2,7 +2,9 @@
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,9 +32,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture
-def hangups_are_heard() -> Iterator[None]:
-    """Under nohup the tests' own processes would ignore SIGHUP, as a server started there shall."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+@pytest.fixture(scope="session", autouse=True)
+def signals_are_heard() -> Iterator[None]:
+    """Under nohup, or behind an & in a script, the tests' own processes would ignore these, as a server started there
+    shall."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL), signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in zip((signal.SIGHUP, signal.SIGINT), before):
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """A short directory for sockets: pytest's own may be too long for one."""
+    path = Path(tempfile.mkdtemp(prefix="cg-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)

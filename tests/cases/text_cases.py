@@ -11,6 +11,7 @@ from typing import Any
 import toolcall
 from tests.cases.chunking import chunkings
 from tests.cases.compare import load_object, same_content, same_json
+from toolcall.schema import ToolSet
 
 Case = Mapping[str, Any]
 
@@ -28,7 +29,8 @@ def input_text(case: Case) -> str:
     raise NotRun("input is no text")
 
 
-def make_parser(case: Case) -> toolcall.OutputParser:
+def make_parser(case: Case, tools: ToolSet | None = None) -> toolcall.OutputParser:
+    """tools: the case's, where they were read before."""
     name = case.get("format") or "any"
     try:
         fmt = toolcall.get_format("hermes" if name == "any" else name)
@@ -41,7 +43,7 @@ def make_parser(case: Case) -> toolcall.OutputParser:
     request = case.get("request") or {}
     return toolcall.OutputParser(
         fmt,
-        case.get("tools") or [],
+        case.get("tools") or [] if tools is None else tools,
         reasoning=reasoning,
         prompt_suffix=case.get("prompt_suffix") or "",
         tool_choice=request.get("tool_choice", "auto"),
@@ -54,8 +56,8 @@ def _expected(case: Case) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def run(case: Case, pieces: Sequence[str]) -> list[toolcall.Event]:
-    parser = make_parser(case)
+def run(case: Case, pieces: Sequence[str], tools: ToolSet | None = None) -> list[toolcall.Event]:
+    parser = make_parser(case, tools)
     events = [event for piece in pieces for event in parser.feed(piece)]
     return [*events, *parser.finish(case.get("engine_finish") or "stop")]
 
@@ -72,12 +74,14 @@ def check(case: Case) -> list[str]:
     text = input_text(case)
     problems: list[str] = []
     first: toolcall.ParsedOutput | None = None
+    tools = ToolSet(case.get("tools") or [])
     for name, pieces in chunkings(text, case.get("chunks")):
-        events = run(case, pieces)
+        events = run(case, pieces, tools)
         answer = toolcall.fold(events, case.get("engine_finish") or "stop")
-        found = [*check_events(events, case, text), *check_answer(answer, _expected(case))]
+        found = check_events(events, case, text)
         if first is None:
             first = answer
+            found += check_answer(answer, _expected(case))
         elif not found and differs(first, answer):
             found = [f"differs from the whole text: {answer} instead of {first}"]
         problems += [f"[{name}] {p}" for p in found]

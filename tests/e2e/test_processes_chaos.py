@@ -276,7 +276,6 @@ def start_server(run_dir):
         server.process.communicate()
 
 
-@pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_first_signal_drains(start_server, number):
     server = start_server("--streams", "32", "--tokens", "150")

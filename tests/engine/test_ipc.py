@@ -201,8 +201,8 @@ def test_the_run_dir_is_private_new_and_removed_whole(tmp_path):
     assert not first.exists()
 
 
-def test_a_missing_parent_is_made_private(tmp_path):
-    parent = tmp_path / "new"
+def test_a_missing_parent_is_made_private(run_dir):
+    parent = run_dir / "new"
     made = make_run_dir(str(parent))
     assert stat.S_IMODE(parent.stat().st_mode) == 0o700
     assert made.parent == parent

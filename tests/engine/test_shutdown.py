@@ -59,7 +59,6 @@ async def until_stopped(stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-@pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_the_first_signal_drains_then_stops(engine, number):
     kill_soon(number)

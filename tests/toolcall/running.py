@@ -10,6 +10,7 @@ import toolcall
 from tests.cases.chunking import chunkings
 from tests.toolcall.fuzzing import TOOLS
 from tests.toolcall.render_calls import Call
+from toolcall.schema import ToolSet
 
 Merged = list[tuple[Any, ...]]
 
@@ -43,9 +44,12 @@ def merged(events: Sequence[toolcall.Event]) -> Merged:
 
 def read_however_cut(name: str, text: str, finish: str = "stop", **options: Any) -> toolcall.ParsedOutput:
     """What a whole text is read as, once every way to cut it was seen to say the same."""
+    tools = options.get("tools", TOOLS)
+    options["tools"] = tools if isinstance(tools, ToolSet) else ToolSet(tools)
     whole = events_of(name, [text], finish, **options)
+    wanted = merged(whole)
     for label, pieces in chunkings(text):
-        assert merged(events_of(name, pieces, finish, **options)) == merged(whole), label
+        assert merged(events_of(name, pieces, finish, **options)) == wanted, label
     return toolcall.fold(whole)
 
 
