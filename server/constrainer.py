@@ -16,7 +16,8 @@ from engine.grammar.interface import GrammarError
 from engine.grammar.source import check_regex
 from engine.messages import GrammarSpec
 from server.schema_check import walk
-from server.schema_relaxing import exhausts, is_broken, locate, lost_patterns, relaxed, schema_spec, without
+from server.schema_relaxing import exhausts, is_broken, locate, lost_patterns, relaxed, without
+from toolcall.constraint_json import value_spec
 from toolcall.constraints import ConstraintRequest, build_constraint, call_gaps, enforces
 from toolcall.regex_dialect import translated
 from toolcall.schema import kinds_of
@@ -115,7 +116,7 @@ class Constrainer:
 
     async def _judge(self, schema: Schema, param: str, *, strict: bool) -> tuple[Schema, bool, bool, list[str]]:
         """(what is left of the schema, relaxed, free, notes) for one schema alone."""
-        error = await self._error(schema_spec(schema))
+        error = await self._error(value_spec(schema))
         if error is None:
             return schema, False, False, []
         if is_broken(schema, error):
@@ -125,7 +126,7 @@ class Constrainer:
         lost = {} if exhausts(error) else await lost_patterns(schema, self._error)
         if lost:
             schema = without(schema, frozenset(lost))
-            left = await self._error(schema_spec(schema))
+            left = await self._error(value_spec(schema))
         if left is not None:
             schema, more, left = await relaxed(schema, left, self._error)
             lost |= more
@@ -134,7 +135,7 @@ class Constrainer:
         notes = [f"{param}{pointer} is not enforced: {why}" for pointer, why in lost.items()]
         if left is None:
             return schema, False, False, notes
-        if not exhausts(left) and await self._error(schema_spec(schema, lenient=True)) is None:
+        if not exhausts(left) and await self._error(value_spec(schema, lenient=True)) is None:
             return schema, True, False, [*notes, f"{param}{locate(schema, left)} is not enforced: {left}"]
         return schema, False, True, [f"{param} is not enforced at all: {left}"]
 

@@ -172,9 +172,11 @@ def _of_its_draft(schema: dict[str, Any]) -> None:
 
 
 def _readable(schema: Any) -> dict[str, Any]:
-    """A copy in which references are percent-encoded and patterns are in Rust's words, as the validator reads them."""
+    """A copy in which references are percent-encoded and patterns are in Rust's words, as the validator reads them.
+    Without ``$id``: pointers lead into the document, not into a part that has one."""
     copy = deepcopy(schema)
     for _, node, _ in walk(copy):
+        node.pop("$id", None)
         for keyword in _REFERENCES:
             if isinstance(target := node.get(keyword), str):
                 node[keyword] = quote(target, safe="#/%~!$&'()*+,;=:@?")

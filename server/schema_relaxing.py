@@ -11,6 +11,7 @@ from typing import Any
 from engine.grammar.check import TOO_LARGE, TOO_SLOW
 from engine.messages import GrammarSpec
 from server.schema_check import walk
+from toolcall.constraint_json import OF_ITEMS, unheld, value_spec
 from toolcall.schema_references import escaped
 
 Schema = Mapping[str, Any]
@@ -24,13 +25,6 @@ _UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
 _NUMERIC = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 _COUNTS = ("minProperties", "maxProperties")
 _DEFINITIONS = ("$defs", "definitions")
-
-
-def schema_spec(schema: Schema, *, lenient: bool = False) -> GrammarSpec:
-    """A grammar of nothing but a value of this schema."""
-    body = {key: value for key, value in schema.items() if key != "x-guidance"}
-    options = {"lenient": True} if lenient else {}
-    return GrammarSpec(kind="json_schema", source=json.dumps({"x-guidance": options, **body}, ensure_ascii=False))
 
 
 def exhausts(error: str) -> bool:
@@ -50,7 +44,7 @@ async def relaxed(schema: Schema, error: str, error_of: ErrorOf) -> tuple[Schema
             break
         schema, found = changed
         lost |= found
-        left = await error_of(schema_spec(schema))
+        left = await error_of(value_spec(schema))
     return schema, lost, left
 
 
@@ -59,7 +53,7 @@ async def lost_patterns(schema: Schema, error_of: ErrorOf) -> dict[str, str]:
     found = {}
     for pointer, node, _ in itertools.islice(walk(schema), MAX_TRIES):
         if isinstance(pattern := node.get("pattern"), str) and _is_regex(pattern):
-            error = await error_of(schema_spec({"type": "string", "pattern": pattern}))
+            error = await error_of(value_spec({"type": "string", "pattern": pattern}))
             if error is not None and not exhausts(error):
                 found[f"{pointer}/pattern"] = error
     return found
@@ -69,7 +63,9 @@ async def _without_unknown(schema: Schema, error: str) -> tuple[Schema, dict[str
     """Without the keywords or the format that the compiler's message names, wherever they stand."""
     if (named := _UNKNOWN.search(error)) is not None:
         keys = json.loads(named[1])
-        lost = {f"{at}/{escaped(key)}": error for at, node, _ in walk(schema) for key in keys if key in node}
+        places = [(at, node, key) for at, node, _ in walk(schema) for key in keys if key in node]
+        alone = [(at, node, key) for at, node, key in places if key not in OF_ITEMS or key in unheld(node, schema)]
+        lost = {f"{at}/{escaped(key)}": error for at, _, key in alone or places}
     elif "min/maxProperties" in error:
         lost = {f"{at}/{key}": error for at, node, _ in walk(schema) for key in _COUNTS if key in node}
     elif "Unknown format" in error:
@@ -87,18 +83,18 @@ async def _without_failing(schema: Schema, error: str, error_of: ErrorOf) -> tup
     for at, node, _ in itertools.islice(walk(schema), MAX_TRIES):
         if _NUMERIC & node.keys():
             bounds = {key: node[key] for key in ("type", *_NUMERIC) if key in node}
-            if (why := await error_of(schema_spec(bounds))) is not None:
+            if (why := await error_of(value_spec(bounds))) is not None:
                 lost = {f"{at}/{key}": why for key in bounds if key != "type"}
                 return without(schema, frozenset(lost)), lost
         if "oneOf" in error and "oneOf" in node and "anyOf" not in node:
-            why = await error_of(schema_spec({"oneOf": node["oneOf"], **definitions}))
+            why = await error_of(value_spec({"oneOf": node["oneOf"], **definitions}))
             if why is not None and "oneOf" in why:
                 place = f"{at}/oneOf"
                 return _rekeyed(schema, {place: "anyOf"}), {place: f"{why.split('. ')[0]}; one or more may hold"}
     properties = schema.get("properties")
     for name, sub in itertools.islice(properties.items() if isinstance(properties, Mapping) else (), MAX_TRIES):
         if isinstance(sub, Mapping) and sub:
-            why = await error_of(schema_spec({**sub, **definitions}))
+            why = await error_of(value_spec({**sub, **definitions}))
             if why is not None:
                 place = f"/properties/{escaped(name)}"
                 return {**schema, "properties": {**schema["properties"], name: {}}}, {place: why}

@@ -1,6 +1,6 @@
 """Schemas as they are written by hand and by serialisers: null where nothing was said, ``[]`` in place of ``{}`` in
-languages whose empty list and empty map are one and the same (PHP, Lua), and ``required: true`` in a property, as draft
-3 had it.
+languages whose empty list and empty map are one and the same (PHP, Lua), ``required: true`` in a property, as draft 3
+had it, and references to parts by the names that these have (``$anchor``, TypeBox's ``$id``).
 
 All of it says what its author meant, so it is read so. Lists that hold something where an object must stand are left as
 they are, for server/schema_check.py to refuse.
@@ -15,10 +15,12 @@ from typing import Any
 import orjson
 
 from server.schema_check import DATA_KEYWORDS, NAME_MAPS
+from toolcall.schema_references import by_pointers
 
 _OBJECTS = NAME_MAPS | {"items", "additionalProperties", "unevaluatedProperties", "contains", "propertyNames", "not"}
 """Keywords whose values are objects."""
 _UNTIDY = re.compile(rb'null|\[\]|"required":(?:\{\}|true|false)')
+_BY_NAME = re.compile(rb'"\$(?:ref":"(?!#/|#")|dynamicRef"|recursiveRef")')
 
 
 def tidied(schema: Any) -> Any:
@@ -26,7 +28,9 @@ def tidied(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     try:
-        return _tidied(schema) if _UNTIDY.search(orjson.dumps(schema)) else schema
+        text = orjson.dumps(schema)
+        schema = by_pointers(schema) if _BY_NAME.search(text) else schema
+        return _tidied(schema) if _UNTIDY.search(text) else schema
     except (TypeError, RecursionError):
         return schema
 

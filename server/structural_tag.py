@@ -19,7 +19,8 @@ from server.constraints import OutputShape
 from server.errors import BadRequest, invalid
 from server.schema_check import check_schema
 from server.schema_tidying import tidied
-from toolcall.lark import Rules, json_rule, lark_text
+from toolcall.constraint_json import json_rule
+from toolcall.lark import Rules, lark_text
 from toolcall.schema_narrowing import narrowed
 
 

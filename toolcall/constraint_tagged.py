@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from toolcall.constraint_json import json_rule
 from toolcall.constraint_raw import inner_anchor, raw_value, writable
 from toolcall.constraint_styles import TaggedArguments
-from toolcall.lark import Rules, Schema, json_rule, lark_literal
+from toolcall.lark import Rules, Schema, lark_literal, sequence
 from toolcall.schema import IMPLIED
+from toolcall.schema_excluding import only_other_names
 from toolcall.schema_merging import combined
-from toolcall.schema_references import escaped, follow
+from toolcall.schema_parts import WholeSchema, definitions, resolved
+from toolcall.schema_references import escaped
 from toolcall.schema_values import literals
 
 _WHOLE_OBJECT = frozenset(
@@ -23,16 +25,13 @@ _RAW_GAPS = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "$ref"))
 _RAW_KEYWORDS = _RAW_GAPS | {"pattern", "minLength", "maxLength", "format"}
 _PLAIN_TYPES = {"integer", "number", "boolean", "null"}
 """Types whose JSON holds no marks."""
-_ROOT = "whole-schema"
 _MAX_BRANCHES = 64
 _MAX_VARIANTS = 32
-MAX_GRAMMAR_BYTES = 1_000_000
-"""As engine.grammar.source has it."""
 
 
 def tagged_rule(rules: Rules, style: TaggedArguments, schema: Schema, *, lenient: bool = False) -> str:
     """A rule for one element per parameter, in the schema's order, required ones mandatory; "" for none."""
-    asked, schema = schema, _resolve(schema)
+    asked, schema = schema, resolved(schema)
     properties = _properties(schema)
     if style.unpacking and (_object_gaps(schema, properties) or not all(map(str.isidentifier, properties))):
         return f"{lark_literal(style.unpacking)} {json_rule(rules, asked, flexible=False, lenient=lenient)}"
@@ -46,16 +45,17 @@ def tagged_rule(rules: Rules, style: TaggedArguments, schema: Schema, *, lenient
         others = schema.get("additionalProperties", True)
         return _free_parameters(rules, style, others, schema, lenient) if others is not False else ""
     required = frozenset(schema.get("required") or ())
-    whole = _Whole(schema)
+    whole = WholeSchema(schema)
     elements = [_parameter(rules, style, name, whole.part(sub), lenient) for name, sub in properties.items()]
-    return _sequence(rules, elements, [name in required for name in properties], style.between)
+    between = lark_literal(style.between) if style.between else ""
+    return sequence(rules, elements, [name in required for name in properties], between)
 
 
 def tagged_gaps(style: TaggedArguments, schema: Schema) -> Iterator[str]:
     """The pointers of keywords and keys that parameters written one by one cannot obey, though JSON could."""
     if style.unpacking:
         return
-    variants = _variants(_resolve(schema))
+    variants = _variants(resolved(schema))
     found = (gap for variant in variants for gap in _gaps(style, variant))
     yield from dict.fromkeys(found)
 
@@ -64,7 +64,7 @@ def _gaps(style: TaggedArguments, schema: Schema) -> Iterator[str]:
     properties = _properties(schema)
     for gap in _object_gaps(schema, properties):
         yield f"/{gap}"
-    whole = _Whole(schema)
+    whole = WholeSchema(schema)
     for name, sub in properties.items():
         place = f"/properties/{escaped(name)}"
         if not style.spells(name):
@@ -81,19 +81,19 @@ def _variants(schema: Schema) -> list[Schema]:
     branches = schema.get("anyOf")
     if not isinstance(branches, list):
         return _of_properties(schema)
-    definitions = _definitions(schema)
-    rest = {key: value for key, value in schema.items() if key != "anyOf" and key not in definitions}
+    defined = definitions(schema)
+    rest = {key: value for key, value in schema.items() if key != "anyOf" and key not in defined}
     found: list[Schema] = []
     for branch in branches:
-        whole = _resolve({**definitions, **branch}) if isinstance(branch, Mapping) else None
-        together = None if whole is None else combined(rest, {k: v for k, v in whole.items() if k not in definitions})
+        whole = resolved({**defined, **branch}) if isinstance(branch, Mapping) else None
+        together = None if whole is None else combined(rest, {k: v for k, v in whole.items() if k not in defined})
         if together is None or len(found) > _MAX_VARIANTS:
             return [schema]
-        found += _of_properties({**together, **definitions})
+        found += _of_properties({**together, **defined})
     raw: dict[str, bool] = {}
     for variant in found:
         for name, sub in _properties(variant).items():
-            is_raw = _is_raw(_types(_Whole(variant).part(sub)))
+            is_raw = _is_raw(_types(WholeSchema(variant).part(sub)))
             if raw.setdefault(name, is_raw) != is_raw:
                 return [schema]
     return found
@@ -120,6 +120,7 @@ def _object_gaps(schema: Schema, properties: Schema) -> list[str]:
     """Keywords about the object as a whole that its parameters, one by one, know nothing of."""
     most = len(properties) or math.inf
     obeyed = {"minProperties": len(schema.get("required") or ()) >= schema.get("minProperties", 0)}
+    obeyed["patternProperties"] = only_other_names(schema)
     obeyed["maxProperties"] = schema.get("maxProperties", math.inf) >= most
     return [key for key in schema if key in _WHOLE_OBJECT and not obeyed.get(key)]
 
@@ -145,95 +146,10 @@ def _properties(schema: Schema) -> dict[str, Any]:
 def _free_parameters(rules: Rules, style: TaggedArguments, value: Any, root: Schema, lenient: bool) -> str:
     """Any number of parameters of any name, for a schema that lists none and forbids none."""
     rules.terminal("FREE_KEY", r"/[A-Za-z_][A-Za-z0-9_]{0,63}/")
-    schema = {"type": "string"} if not isinstance(value, Mapping) or not value else _Whole(root).part(value)
+    schema = {"type": "string"} if not isinstance(value, Mapping) or not value else WholeSchema(root).part(value)
     element = _parameter(rules, style, None, schema, lenient)
     between = lark_literal(style.between) + " " if style.between else ""
     return f"({element} ({between}{element})*)?"
-
-
-def _sequence(rules: Rules, elements: Sequence[str], required: Sequence[bool], between: str) -> str:
-    """Elements in order, optional ones left out freely, ``between`` only between two that are there."""
-    if not between:
-        return " ".join(element if must else f"{element}?" for element, must in zip(elements, required, strict=True))
-    rest = first = ""
-    for element, must in reversed(list(zip(elements, required, strict=True))):
-        follow = f"{element} {rest}".strip()
-        first = rules.add("first", follow if must else f"{follow} | {first}" if first else f"({follow})?")
-        joined = f"{lark_literal(between)} {follow}"
-        rest = rules.add("rest", joined if must else f"{joined} | {rest}" if rest else f"({joined})?")
-    return first
-
-
-class _Whole:
-    """A schema whose parts are taken out, with the definitions that they refer to: their references lead where they
-    led. Where the definitions, written again for each part, exceed what any grammar may hold, they are left out, so
-    that compiling fails."""
-
-    def __init__(self, root: Schema) -> None:
-        self._definitions = _definitions(root)
-        self._rebase = _leads_elsewhere(root)
-        if self._rebase:
-            self._definitions = {key: _rebased(value) for key, value in self._definitions.items()}
-            named = self._definitions.get("$defs")
-            self._definitions["$defs"] = {**(named if isinstance(named, Mapping) else {}), _ROOT: _rebased(root)}
-        self._size = len(json.dumps(self._definitions))
-        self._room = MAX_GRAMMAR_BYTES
-
-    def part(self, schema: Any) -> Schema:
-        if not isinstance(schema, Mapping):
-            return {}
-        if not _refers(schema):
-            return schema
-        self._room -= self._size
-        return {**(self._definitions if self._room > 0 else {}), **(_rebased(schema) if self._rebase else schema)}
-
-
-def _refers(node: Any) -> bool:
-    if isinstance(node, list):
-        return any(map(_refers, node))
-    return isinstance(node, Mapping) and ("$ref" in node or any(map(_refers, node.values())))
-
-
-def _leads_elsewhere(node: Any) -> bool:
-    """Whether a local reference leads to another place than a definition."""
-    if isinstance(node, list):
-        return any(map(_leads_elsewhere, node))
-    if not isinstance(node, Mapping):
-        return False
-    return _is_elsewhere(node.get("$ref")) or any(map(_leads_elsewhere, node.values()))
-
-
-def _is_elsewhere(reference: Any) -> bool:
-    return (
-        isinstance(reference, str)
-        and reference.startswith("#")
-        and not reference.startswith(("#/$defs/", "#/definitions/"))
-    )
-
-
-def _rebased(node: Any) -> Any:
-    """References into the whole schema lead into the copy of it among the definitions."""
-    if isinstance(node, list):
-        return [_rebased(item) for item in node]
-    if not isinstance(node, Mapping):
-        return node
-    return {
-        key: f"#/$defs/{_ROOT}{value[1:]}" if key == "$ref" and _is_elsewhere(value) else _rebased(value)
-        for key, value in node.items()
-    }
-
-
-def _resolve(schema: Schema) -> Schema:
-    """Follow a local $ref once or more; what stands beside it stays. Cycles end the walk."""
-    definitions = _definitions(schema)
-    for _ in range(16):
-        reference = schema.get("$ref")
-        target = follow(reference, schema) if isinstance(reference, str) else None
-        if not isinstance(target, Mapping) or target is schema:
-            break
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        schema = {**target, **beside, **definitions}
-    return schema
 
 
 def _branches(schema: Schema) -> list[Schema]:
@@ -244,16 +160,16 @@ def _branches(schema: Schema) -> list[Schema]:
     for _ in range(_MAX_BRANCHES):
         if not todo:
             break
-        part = _resolve(todo.pop())
+        part = resolved(todo.pop())
         key = next((key for key in ("anyOf", "oneOf") if part.get(key)), None)
         if key is None or literals(part):
             found += _by_type(part)
             continue
         beside = {name: value for name, value in part.items() if name != key}
         branches = [branch for branch in part[key] if isinstance(branch, Mapping)]
-        todo += [{**beside, **_resolve({**_definitions(part), **branch})} for branch in reversed(branches)]
+        todo += [{**beside, **resolved({**definitions(part), **branch})} for branch in reversed(branches)]
     if todo:
-        return [_resolve(schema)]
+        return [resolved(schema)]
     free = [branch for branch in found if _is_free_string(branch)]
     return free[:1] or found or [schema]
 
@@ -265,10 +181,6 @@ def _by_type(schema: Schema) -> list[Schema]:
         return [schema]
     string = {**schema, "type": "string"}
     return [string] if _is_free_string(string) else [string, {**schema, "type": [t for t in types if t != "string"]}]
-
-
-def _definitions(schema: Schema) -> dict[str, Any]:
-    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
 
 
 def _is_raw(types: set[str]) -> bool:
@@ -287,13 +199,13 @@ def _types(schema: Schema) -> set[str]:
     for _ in range(_MAX_BRANCHES):
         if not todo:
             return found
-        part = _resolve(todo.pop())
+        part = resolved(todo.pop())
         types = part.get("type")
         own = {types} if isinstance(types, str) else set(types or ())
         found |= own or {IMPLIED[key] for key in part if key in IMPLIED}
         found |= {"string" if isinstance(value, str) else "other" for value in literals(part)}
         for key in ("anyOf", "oneOf", "allOf"):
-            todo += [{**_definitions(part), **one} for one in part.get(key) or () if isinstance(one, Mapping)]
+            todo += [{**definitions(part), **one} for one in part.get(key) or () if isinstance(one, Mapping)]
     return found | {"string"} if todo else found
 
 
@@ -330,7 +242,7 @@ def _written(rules: Rules, style: TaggedArguments, name: str | None, schema: Sch
             lark_literal(closing + tail) if closing + tail else "",
         ]
     else:
-        parts.append(_raw_or_section(rules, _resolve(schema), style, tail))
+        parts.append(_raw_or_section(rules, resolved(schema), style, tail))
     return " ".join(part for part in parts if part)
 
 

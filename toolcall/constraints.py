@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from engine.messages import GrammarSpec
+from toolcall.constraint_json import json_rule
 from toolcall.constraint_styles import FALLBACK, STRAY, STYLES, CallStyle
 from toolcall.constraint_tagged import tagged_gaps, tagged_rule
 from toolcall.lark import (
     Rules,
-    json_rule,
     lark_json,
     lark_regex,
     lark_text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -25,6 +25,7 @@ class Rules:
     def __init__(self) -> None:
         self._names: dict[tuple[str, str], str] = {}
         self._terminals: dict[str, str] = {}
+        self._defined: dict[str, str] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
 
     def add(self, kind: str, body: str) -> str:
@@ -48,6 +49,13 @@ class Rules:
         self.terminal(name, body)
         return name
 
+    def define(self, name: str, body: str) -> None:
+        """A rule of this name, ``name::_`` for one with a parameter."""
+        self._defined[name] = body
+
+    def defined(self, name: str) -> bool:
+        return name in self._defined
+
     def joined(self, *parts: str) -> str:
         """A terminal that is these, one after another."""
         return self.numbered("JOINED", " ".join(parts))
@@ -57,7 +65,7 @@ class Rules:
         lines = [f"start: {start}"]
         for (options, body), name in self._names.items():
             lines.append(f"{name}{'[' + options if options else ''}: {body}")
-        lines += [f"{name}: {body}" for name, body in self._terminals.items()]
+        lines += [f"{name}: {body}" for name, body in (*self._defined.items(), *self._terminals.items())]
         return "\n".join(lines) + "\n" + TERMINALS
 
 
@@ -97,8 +105,21 @@ def lark_regex(pattern: str) -> str:
     return "/" + _WRITTEN.sub(lambda found: _ESCAPED.get(found[0], found[0]), pattern) + "/"
 
 
-def json_rule(rules: Rules, schema: Schema, *, flexible: bool, lenient: bool = False) -> str:
-    """A rule for a JSON value of this schema. A client's own x-guidance is never passed on."""
+def sequence(rules: Rules, elements: Sequence[str], required: Sequence[bool], between: str) -> str:
+    """Elements in order, optional ones left out freely, ``between`` only between two that are there; "" for none."""
+    if not between:
+        return " ".join(element if must else f"{element}?" for element, must in zip(elements, required, strict=True))
+    rest = first = ""
+    for element, must in reversed(list(zip(elements, required, strict=True))):
+        follow = f"{element} {rest}".strip()
+        first = rules.add("first", follow if must else f"{follow} | {first}" if first else f"({follow})?")
+        joined = f"{between} {follow}"
+        rest = rules.add("rest", joined if must else f"{joined} | {rest}" if rest else f"({joined})?")
+    return first
+
+
+def compiled_json(rules: Rules, schema: Schema, *, flexible: bool, lenient: bool = False) -> str:
+    """A rule for a JSON value of this schema, as the compiler reads it, without a client's own x-guidance."""
     options: dict[str, Any] = dict(_FLEXIBLE if flexible else _FIXED)
     if lenient:
         options["lenient"] = True

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from toolcall.schema_values import literals
+from toolcall.schema_values import canonical, literals
 
 Schema = Mapping[str, Any]
 
@@ -19,8 +18,11 @@ _TYPES = frozenset(("string", "number", "boolean", "object", "array", "null"))
 
 def combined(one: Schema, other: Schema) -> dict[str, Any] | None:
     """A schema that allows what both allow; None where two keywords say it no better than ``allOf``."""
+    one, other = _listing(one, other), _listing(other, one)
     if not _closes_alike(one, other) or not _closes_alike(other, one):
         return None
+    if literals(one) and literals(other) and ("const" in one) != ("const" in other):
+        one, other = _enumerated(one), _enumerated(other)
     if _OF_ARRAYS & one.keys() and _OF_ARRAYS & other.keys() and "prefixItems" in {*one, *other}:
         return None
     found = dict(one)
@@ -35,9 +37,25 @@ def combined(one: Schema, other: Schema) -> dict[str, Any] | None:
     return found
 
 
+def _enumerated(schema: Schema) -> Schema:
+    return {**{key: value for key, value in schema.items() if key != "const"}, "enum": literals(schema)}
+
+
+def _listing(one: Schema, other: Schema) -> Schema:
+    """The first, with those properties listed that only the second lists, as what it says of others has them."""
+    others = one.get("additionalProperties", True)
+    if others in (True, {}) or "patternProperties" in one:
+        return one
+    listed = _mapping(one.get("properties"))
+    more = {name: others for name in _mapping(other.get("properties")) if name not in listed}
+    return {**one, "properties": {**listed, **more}} if more else one
+
+
 def _closes_alike(one: Schema, other: Schema) -> bool:
     """Whether what one schema says of properties that it does not list says nothing of the other's."""
     if all(one.get(key, True) in (True, {}) for key in _OTHERS):
+        return True
+    if not {"properties", "patternProperties"} & other.keys():
         return True
     if "patternProperties" in one or "patternProperties" in other:
         return False
@@ -73,8 +91,10 @@ def _both(key: str, one: Any, other: Any) -> Any:
     if key == "required":
         return _union(_list(one), _list(other))
     if key == "enum" and isinstance(one, list) and isinstance(other, list):
-        allowed = {json.dumps(item, sort_keys=True) for item in other}
-        return [item for item in one if json.dumps(item, sort_keys=True) in allowed]
+        allowed = set(map(canonical, other))
+        return [item for item in one if canonical(item) in allowed]
+    if key == "not" and all(isinstance(no, Mapping) and no.keys() == {"enum"} for no in (one, other)):
+        return {"enum": [*one["enum"], *other["enum"]]}
     if key in ("properties", "$defs", "definitions") and isinstance(one, Mapping) and isinstance(other, Mapping):
         found = dict(one)
         for name, sub in other.items():
@@ -91,14 +111,15 @@ def _both_schemas(one: Any, other: Any) -> Any:
             return left
         if simple is False:
             return False
-    return {"allOf": [one, other]}
+    together = combined(one, other) if isinstance(one, Mapping) and isinstance(other, Mapping) else None
+    return {"allOf": [one, other]} if together is None else together
 
 
 def _types(one: Any, other: Any) -> Any:
     ones, others = ([kinds] if isinstance(kinds, str) else list(kinds or ()) for kinds in (one, other))
     kinds = [kind for kind in ones if kind in others or (kind == "integer" and "number" in others)]
     kinds += [kind for kind in others if kind == "integer" and "number" in ones and kind not in kinds]
-    return (kinds[0] if len(kinds) == 1 else kinds) or None
+    return kinds[0] if len(kinds) == 1 else kinds
 
 
 def excluding(schema: dict[str, Any]) -> None:

@@ -20,9 +20,12 @@ from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import unquote
 
+from toolcall.constraint_formats import RAW_FORMATS
+from toolcall.schema_alternatives import alternatives, joined, possible
+from toolcall.schema_excluding import without_names, without_values
 from toolcall.schema_merging import combined, excluding, required_tag
 from toolcall.schema_references import follow
-from toolcall.schema_values import Schema, ecma, literals, plain, typed, values
+from toolcall.schema_values import Schema, ecma, literals, matches, plain, typed, values
 
 _COMPOSING = frozenset(
     ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "patternProperties", "unevaluatedProperties", "dependentSchemas",
@@ -106,20 +109,33 @@ class _Narrower:
         found = self._merged(plain(schema), depth)
         for key in ("$defs", "definitions"):
             found.pop(key, None)
-        if found.get("unevaluatedProperties") is False and not _COMPOSING - {"unevaluatedProperties"} & found.keys():
-            del found["unevaluatedProperties"]
-            found.setdefault("additionalProperties", False)
+        _evaluated(found)
         if mode != "exact":
             found = self._exclusive(found)
             typed(found)
+            expanded = self._alternatives(found, depth)
+            if isinstance(expanded, bool):
+                return expanded
+            found = expanded
         excluding(found)
-        self._names_of_properties(found)
+        self._names_of_properties(found, depth + 1)
         found = values(found)
+        without_values(found)
         if isinstance(found.get("$ref"), str):
             inner: Mode = "open" if mode == "closed" and len(found) > 1 else mode
             found["$ref"] = self._reference(found["$ref"], inner)
         found = self._parts(found, mode, depth + 1)
-        return _closed(found) if mode == "closed" else found
+        if mode == "closed":
+            found = _closed(found)
+            without_names(found)
+        return found
+
+    def _alternatives(self, schema: dict[str, Any], depth: int) -> dict[str, Any] | bool:
+        """The schema with its conditions as a choice; as it is where that cannot be said."""
+        found = alternatives(schema, lambda part: self._inlined(part, depth + 1))
+        if found is None:
+            return schema
+        return dict(found[0]) if len(found) == 1 else {"anyOf": found} if found else False
 
     def _parts(self, schema: dict[str, Any], mode: Mode, depth: int) -> dict[str, Any]:
         """The schemas inside, each narrowed."""
@@ -130,20 +146,35 @@ class _Narrower:
                 schema[key] = {name: self._schema(sub, mode, depth) for name, sub in value.items()}
             elif key == "patternProperties" and isinstance(value, Mapping):
                 schema[key] = {ecma(name): self._schema(sub, mode, depth) for name, sub in value.items()}
-            elif key in _INSIDE or (key == "anyOf" and not added_to):
+            elif key in _INSIDE:
                 schema[key] = self._each(value, mode, depth)
-            elif key in ("allOf", "anyOf"):
+            elif key == "anyOf":
+                schema[key] = self._any(value, opened if added_to else mode, depth)
+            elif key == "allOf":
                 schema[key] = self._each(value, opened, depth)
             elif key == "oneOf":
                 schema[key] = self._each(value, "exact", depth)
         if schema.get("additionalProperties") is False:
             _without_impossible(schema)
+        if mode != "exact" and "contains" in schema and schema.get("type") == "array" and "maxContains" not in schema:
+            self._containing(schema, mode, depth)
         return schema
+
+    def _containing(self, schema: dict[str, Any], mode: Mode, depth: int) -> None:
+        """What is to be contained as items that are: such as all are, and such as are asked for."""
+        item, asked = (self._inlined(schema.get(key, {}), depth) for key in ("items", "contains"))
+        if item is not None and asked is not None:
+            schema["contains"] = self._schema(joined(item, asked), mode, depth)
 
     def _each(self, value: Any, mode: Mode, depth: int) -> Any:
         if isinstance(value, list):
             return [self._schema(item, mode, depth) for item in value]
         return self._schema(value, mode, depth)
+
+    def _any(self, value: Any, mode: Mode, depth: int) -> Any:
+        """The branches of an ``anyOf``, but for those that no value fits."""
+        found = self._each(value, mode, depth)
+        return (list(filter(possible, found)) or found) if isinstance(found, list) else found
 
     def _merged(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         """With the parts of its ``allOf`` put together with it, as far as that is possible."""
@@ -204,33 +235,60 @@ class _Narrower:
         ]
         return {**rest, "anyOf": tagged}
 
-    def _names_of_properties(self, schema: dict[str, Any]) -> None:
+    def _names_of_properties(self, schema: dict[str, Any], depth: int) -> None:
         """``propertyNames`` as the names themselves, or as a pattern of theirs."""
         names = schema.get("propertyNames")
-        names = self._inlined(names, 0) if isinstance(names, Mapping) else {} if names is True else None
-        if names is None:
+        if not isinstance(names, Mapping | bool):
+            return
+        whole = self._inlined(names, depth) if isinstance(names, Mapping) else {} if names else {"enum": []}
+        names = self._schema({**whole, "type": "string"}, "open", depth) if whole is not None else None
+        if not isinstance(names, dict):
             return
         others = schema.get("additionalProperties", True)
         listed = schema.get("properties")
         listed = listed if isinstance(listed, Mapping) else {}
-        keys = [name for name in literals(names) if isinstance(name, str)]
+        keys = _listed_names(names)
         if not names.keys() - {"type"}:
             del schema["propertyNames"]
-        elif keys and names.keys() <= {"type", "enum", "const"} and "patternProperties" not in schema:
+        elif "patternProperties" in schema:
+            return
+        elif keys or names.get("enum") == []:
             del schema["propertyNames"]
             schema["properties"] = {name: listed.get(name, others) for name in keys}
             schema["additionalProperties"] = False
-        elif (
-            not listed
-            and "patternProperties" not in schema
-            and names.keys() <= {"type", "pattern", "minLength", "maxLength"}
-        ):
-            low, high = names.get("minLength", 0), names.get("maxLength", "")
-            lengths = "" if not low and high == "" else f"^(?s:.{{{low},{high}}})$"
-            if "pattern" not in names or not lengths:
+        elif (pattern := _only_pattern(names)) is None:
+            return
+        elif not listed:
+            del schema["propertyNames"]
+            schema["patternProperties"] = {pattern: others}
+            schema["additionalProperties"] = False
+        elif "additionalProperties" not in schema or others is False:
+            fitting = {name: matches(pattern, name) for name in listed}
+            if None not in fitting.values():
                 del schema["propertyNames"]
-                schema["patternProperties"] = {ecma(names["pattern"]) if "pattern" in names else lengths: others}
+                schema["properties"] = {name: sub for name, sub in listed.items() if fitting[name]}
                 schema["additionalProperties"] = False
+
+
+def _listed_names(names: Any) -> list[str]:
+    """The names that a schema of names lists, where it says nothing else."""
+    if not isinstance(names, Mapping):
+        return []
+    if names.keys() <= {"type", "anyOf"} and "anyOf" in names:
+        parts = [_listed_names(part) for part in names["anyOf"]]
+        return list(dict.fromkeys(name for part in parts for name in part)) if all(parts) else []
+    return (
+        [name for name in literals(names) if isinstance(name, str)] if names.keys() <= {"type", "enum", "const"} else []
+    )
+
+
+def _only_pattern(names: Schema) -> str | None:
+    """The pattern that is all that a schema of names says."""
+    if names.keys() <= {"type", "minLength", "maxLength"}:
+        return f"^(?s:.{{{names.get('minLength', 0)},{names.get('maxLength', '')}}})$"
+    if names.keys() == {"type", "format"} and names["format"] in RAW_FORMATS:
+        return ecma(f"^(?:{RAW_FORMATS[names['format']]})$")
+    return str(names["pattern"]) if names.keys() == {"type", "pattern"} else None
 
 
 def _same_types(parts: Sequence[Schema]) -> bool:
@@ -238,8 +296,25 @@ def _same_types(parts: Sequence[Schema]) -> bool:
     return all("type" not in part for part in parts) or len({repr(part.get("type")) for part in parts}) == 1
 
 
+def _evaluated(schema: dict[str, Any]) -> None:
+    """``unevaluated...`` as the words for what is not listed, where nothing else could have evaluated it."""
+    for unevaluated, others in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+        if (
+            unevaluated in schema
+            and not (_COMPOSING | {"contains"}) - {unevaluated, "patternProperties"} & schema.keys()
+        ):
+            rest = schema.pop(unevaluated)
+            schema.setdefault(others, rest)
+
+
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     """An object that lists properties closed to others. One that requires a property it does not list stays open."""
+    if (
+        "patternProperties" in schema
+        and schema.get("type") == "object"
+        and not _COMPOSING - {"patternProperties"} & schema.keys()
+    ):
+        schema["additionalProperties"] = False  # the compiler would take names that are spelt with escapes for others
     if "properties" not in schema or "additionalProperties" in schema or _COMPOSING & schema.keys():
         return schema
     listed, required = schema["properties"], schema.get("required")

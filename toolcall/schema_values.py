@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -161,18 +162,12 @@ def _may_be_string(schema: Schema) -> bool:
 
 
 def _excluded(schema: dict[str, Any]) -> None:
-    """``not``, where listing or typing says the same."""
+    """``not`` of types, where the other types say the same."""
     excluded = schema.get("not")
     if not isinstance(excluded, Mapping) or len(excluded) != 1:
         return
     ((key, value),) = excluded.items()
-    if key in ("const", "enum") and ("enum" in schema or "const" in schema):
-        barred = {_canonical(item) for item in ([value] if key == "const" else value)}
-        left = [item for item in literals(schema) if _canonical(item) not in barred]
-        schema.pop("const", None)
-        schema["enum"] = left
-        del schema["not"]
-    elif key == "type":
+    if key == "type":
         barred = set([value] if isinstance(value, str) else value)
         barred |= {"integer"} if "number" in barred else {"number"} if "integer" in barred else set()
         declared = schema.get("type", list(_TYPES))
@@ -219,5 +214,22 @@ def _fits(item: Any, schema: Schema) -> bool:
     )
 
 
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+def matches(pattern: Any, text: str) -> bool | None:
+    """Whether a pattern, in ECMA's words or the compiler's, is found in a text; None where Python cannot say."""
+    try:
+        return re.search(re.sub(r"\\x\{([0-9a-f]+)\}", lambda code: f"\\U{code[1]:0>8}", pattern), text) is not None
+    except (re.error, TypeError, OverflowError):
+        return None
+
+
+def canonical(value: Any) -> str:
+    """The same text for equal values: ``1`` and ``1.0`` are one number, ``1`` and ``true`` are not."""
+    return json.dumps(_whole_numbers(value), sort_keys=True)
+
+
+def _whole_numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

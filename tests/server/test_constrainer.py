@@ -19,7 +19,7 @@ from toolcall.constraint_formats import RAW_FORMATS
 from toolcall.constraints import ConstrainedTool, ConstraintRequest, Policy
 
 GAPS: dict[str, dict[str, Any]] = {
-    "/maxProperties": {"properties": {"a": {"type": "string"}, "b": {}}, "maxProperties": 1},
+    "/maxProperties": {"additionalProperties": {"type": "string"}, "maxProperties": 1},
     "/patternProperties": {"properties": {"a": {}}, "patternProperties": {"^x": {}}},
     "/properties/a/pattern": {"properties": {"a": {"type": "string", "pattern": "(^a|b$)"}}},
     "/properties/a>b": {"properties": {"a>b": {"type": "integer"}}},
@@ -75,10 +75,10 @@ async def test_formats_with_json_have_none(constrainer: Constrainer, format_name
 
 
 async def test_every_gap_is_reported(constrainer: Constrainer) -> None:
-    schema = {"properties": {"a>b": {}, "a": {"type": "string", "pattern": "(^a|b$)"}}, "maxProperties": 1}
+    schema = {"properties": {"a>b": {}, "a": {"type": "string", "pattern": "(^a|b$)"}}, "patternProperties": {"^x": {}}}
     found = await constrainer.constrain(request("qwen3_coder", schema, strict=False))
     assert [note.split(" is not")[0].partition("parameters")[2] for note in found.relaxations] == [
-        "/maxProperties",
+        "/patternProperties",
         "/properties/a>b",
         "/properties/a/pattern",
     ]
@@ -87,7 +87,7 @@ async def test_every_gap_is_reported(constrainer: Constrainer) -> None:
 BEYOND: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "several keywords": (
         {"type": "array", "uniqueItems": True, "contains": {"const": "x"}, "items": {"type": "string", "not": {"const": "y"}}},
-        ("/contains", "/uniqueItems", "/items/not"),
+        ("/uniqueItems",),
     ),
     "a format": ({"type": "array", "items": {"type": "string", "format": "iri"}}, ("/items/format",)),
     "branches that overlap": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ("/oneOf",)),

@@ -15,9 +15,9 @@ from engine.grammar.interface import GrammarError
 from engine.grammar.source import MAX_SOURCE_BYTES
 from tests.engine.grammar.vocabulary import EOS, TOKENS, VOCAB_SIZE, backend, decode, encode
 from toolcall.constraint_styles import STYLES
-from toolcall.constraint_tagged import MAX_GRAMMAR_BYTES
 from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint, call_gaps
 from toolcall.registry import get_reasoning
+from toolcall.schema_parts import MAX_GRAMMAR_BYTES
 
 WORDS = (VOCAB_SIZE + 31) // 32
 WALKS = 4 * int(os.environ.get("CALLGATE_TEST_SCALE", "1"))
@@ -241,7 +241,7 @@ HARD = {
     "not listed": ({"properties": {"n": {"type": "integer"}}, "required": ["n", "m"]}, ()),
     "others": ({"type": "object", "additionalProperties": {"type": "integer"}}, ()),
     "at least one": ({**ARGUMENTS, "required": [], "minProperties": 1}, ()),
-    "at most one": ({"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1}, WHOLE),
+    "at most one": ({"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1}, ()),
     "enum or null": (one({"anyOf": [{"type": "string", "enum": ["aa", "bb"]}, {"type": "null"}]}), ()),
     "pattern or integer": (one({"oneOf": [{"type": "string", "pattern": "^[a-z]{3}$"}, {"type": "integer"}]}), ()),
     "two types": (one({"type": ["string", "integer"], "minLength": 3, "maxLength": 6}), ()),

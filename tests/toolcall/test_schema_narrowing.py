@@ -78,6 +78,65 @@ HELD: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "the text of Python": (one({"type": "string", "pattern": r"\Aab\Z"}), "ab", "abc"),
 }  # fmt: skip
 """schema, a value of ``p`` that is allowed, one that is not."""
+KIND = {"enum": ["a", "b", "c"]}
+AB = {"type": "object", "properties": {"k": KIND, "n": INTEGER, "s": STRING}}
+IF_A = {"properties": {"k": {"const": "a"}}, "required": ["k"]}
+
+
+def listing(items: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, **more}
+
+
+CONDITIONS: dict[str, tuple[Any, Any, Any]] = {
+    "different": (listing(KIND, uniqueItems=True), ["c", "a"], ["a", "a"]),
+    "different, all": (listing(KIND, uniqueItems=True, minItems=3), ["c", "a", "b"], ["c", "a"]),
+    "different, two": (listing(KIND, uniqueItems=True, maxItems=2), ["c", "a"], ["c", "a", "b"]),
+    "different, of many types": (listing({"enum": [1, True, "1", None, [1]]}, uniqueItems=True), [1, True, "1", None, [1]], [1, 1]),
+    "different, true or false": (listing({"type": "boolean"}, uniqueItems=True), [True, False], [True, True]),
+    "different, few numbers": (listing({"type": "integer", "minimum": 0, "exclusiveMaximum": 7}, uniqueItems=True), [6, 0], [6, 6]),
+    "different, or null": ({"anyOf": [listing(KIND, uniqueItems=True), {"type": "null"}]}, None, ["a", "a"]),
+    "different, in a list": (listing({"type": "object", "properties": {"x": listing(KIND, uniqueItems=True)}, "required": ["x"]}), [{"x": ["b", "a"]}], [{"x": ["b", "b"]}]),
+    "different, in lists": (listing(listing(KIND, uniqueItems=True), minItems=1, maxItems=2), [["a"], ["a"]], [["a", "a"]]),
+    "one at least": (listing(STRING, contains={"const": "a"}), ["b", "a", "b"], ["b", "b"]),
+    "one of few at least": (listing(KIND, contains={"const": "a"}, maxItems=3), ["b", "c", "a"], ["b", "c", "c"]),
+    "two at least": (listing({}, contains=INTEGER, minContains=2, minItems=3, maxItems=4), [1, "a", "b", 2], [1, "a", "b", "c"]),
+    "an object of a kind": (listing(AB, contains={"required": ["n"]}, minItems=2), [{}, {"n": 1}], [{}, {}]),
+    "if, then": ({**AB, "if": IF_A, "then": {"required": ["n"]}}, {"k": "a", "n": 1}, {"k": "a"}),
+    "if, else": ({**AB, "if": IF_A, "else": {"required": ["n"]}}, {"k": "a"}, {"k": "b"}),
+    "if it is there": ({**AB, "if": {"required": ["n"]}, "then": {"required": ["s"]}, "else": {"required": ["k"]}}, {"n": 1, "s": "x"}, {}),
+    "if any text": ({**AB, "properties": {"k": STRING, "n": INTEGER}, "if": IF_A, "then": {"required": ["n"]}}, {"k": "ab"}, {"k": "a"}),
+    "if, of a value": ({"type": ["string", "integer"], "if": STRING, "then": {"minLength": 2}, "else": {"minimum": 4}}, "ab", "a"),
+    "if, then a bound": ({**AB, "required": ["k"], "if": {"properties": {"k": {"enum": ["a", "b"]}}}, "then": {"properties": {"n": {"minimum": 5}}}}, {"k": "c", "n": 1}, {"k": "b", "n": 1}),
+    "several ifs": ({**AB, "required": ["k"], "allOf": [{"if": {"properties": {"k": {"const": k}}}, "then": {"required": [n]}} for k, n in (("a", "n"), ("b", "s"))]}, {"k": "b", "s": ""}, {"k": "a", "s": ""}),
+    "then without if": ({"type": "string", "then": {"minLength": 3}}, "a", 1),
+    "what one needs": ({**AB, "dependentRequired": {"n": ["s"]}}, {"n": 1, "s": ""}, {"n": 1}),
+    "what one changes": ({**AB, "dependentSchemas": {"k": {"properties": {"n": {"maximum": 3}}, "required": ["n"]}}}, {"k": "a", "n": 3}, {"k": "a", "n": 4}),
+    "what one changed": ({**AB, "dependencies": {"k": {"required": ["n"]}, "s": ["k"]}}, {"k": "a", "n": 1, "s": ""}, {"n": 1, "s": ""}),
+    "no such text": ({"type": "string", "not": {"enum": ["a", "", 'x"y']}}, "aa", 'x"y'),
+    "no such number": ({"type": "integer", "minimum": 0, "not": {"enum": [1, 2.0]}}, 3, 2),
+    "no such value": ({"not": {"const": "a"}}, 1, "a"),
+    "nothing but": ({"type": "boolean", "not": {"const": True}}, False, True),
+    "not larger": ({"type": "integer", "not": {"minimum": 3}}, 2, 3),
+    "not both": ({**AB, "not": {"required": ["k", "n"]}}, {"n": 1}, {"k": "a", "n": 1}),
+    "not such an object": ({**AB, "not": {"properties": {"k": {"const": "a"}}, "required": ["k"]}}, {"k": "b"}, {"k": "a"}),
+    "no or": ({**AB, "not": {"anyOf": [{"required": ["k"]}, {"required": ["n"]}]}}, {"s": ""}, {"n": 1}),
+    "never": ({"anyOf": [{"not": {}}, STRING]}, "a", 1),
+    "either": ({**AB, "oneOf": [{"required": ["k"]}, {"required": ["n"]}]}, {"n": 1}, {"k": "a", "n": 1}),
+    "either of two closed ones": ({"oneOf": [{**BASE, "additionalProperties": False}, {"type": "object", "properties": {"x": INTEGER}, "additionalProperties": False}]}, {"x": 1}, {"id": "a", "x": 1}),
+    "a word or digits": ({"oneOf": [{"const": "auto"}, {"type": "string", "pattern": "^[0-9]+$"}]}, "12", "aut"),
+    "below or above": ({"oneOf": [{"type": "integer", "maximum": 3}, {"type": "integer", "minimum": 10}]}, 10, 5),
+    "either, of texts": ({"oneOf": [{"type": "string", "maxLength": 3}, {"type": "string", "minLength": 2}]}, "abcd", "ab"),
+    "two of three": ({**AB, "minProperties": 2}, {"k": "a", "s": ""}, {"k": "a"}),
+    "two at most": ({**AB, "maxProperties": 2}, {"k": "a", "s": ""}, {"k": "a", "n": 1, "s": ""}),
+    "names that fit": ({**AB, "propertyNames": {"pattern": "^[kn]$"}}, {"k": "a"}, {"s": ""}),
+    "names of a format": ({"type": "object", "propertyNames": {"format": "date"}, "additionalProperties": INTEGER}, {"2024-02-29": 1}, {"a": 1}),
+    "names by several lists": ({"type": "object", "propertyNames": {"anyOf": [{"const": "a"}, {"enum": ["b"]}]}}, {"b": 1}, {"c": 1}),
+    "any name but one": ({"type": "object", "propertyNames": {"not": {"const": "a"}}, "additionalProperties": INTEGER}, {"b": 1}, {"a": 1}),
+    "another name": ({"type": "object", "properties": {"a": INTEGER}, "additionalProperties": STRING}, {"a": 1, "b": ""}, {"a": ""}),
+    "all that is evaluated": ({"anyOf": [IF_A, {"properties": {"n": INTEGER}, "required": ["n"]}], "type": "object", "unevaluatedProperties": False}, {"n": 1}, {"n": 1, "x": 1}),
+    "all items that are": ({"type": "array", "prefixItems": [STRING], "unevaluatedItems": False}, ["a"], ["a", 1]),
+}  # fmt: skip
+HELD.update({case: (one(schema), good, bad) for case, (schema, good, bad) in CONDITIONS.items()})
 FORMATS = ("hermes", "qwen3_coder", "glm45", "gemma4", "minicpm5", "pythonic")
 
 
@@ -140,10 +199,11 @@ def test_texts_without_marks_as_a_regex() -> None:
 
 def test_branches_that_may_hold_together_are_not_narrowed() -> None:
     """What one branch no longer allows, the other might."""
-    schema = one({"oneOf": [{"minLength": 3}, INTEGER]})
+    schema = one({"oneOf": [{"pattern": "a"}, {"minLength": 3}]})
     (branch, other) = narrowed(schema)["properties"]["p"]["oneOf"]
-    assert (branch, other) == ({"minLength": 3}, INTEGER)
-    overlapping = one({"oneOf": [{"$ref": "#/$defs/base"}, {"type": "object"}]}, **{"$defs": {"base": BASE}})
+    assert (branch, other) == ({"pattern": "a"}, {"minLength": 3})
+    base = {**BASE, "properties": {"id": {"type": "string", "pattern": "a"}}}
+    overlapping = one({"oneOf": [{"$ref": "#/$defs/base"}, {"type": "object"}]}, **{"$defs": {"base": base}})
     found = narrowed(overlapping)
     assert "additionalProperties" not in json.dumps(found["properties"]["p"]) + json.dumps(found.get("$defs"))
 
@@ -166,7 +226,14 @@ def test_objects_are_closed_where_that_only_narrows() -> None:
     free = {"type": "object", "additionalProperties": STRING}
     assert narrowed(free) == free
     unlisted = {"type": "object", "properties": {"a": {}}, "required": ["a", "b"]}
-    assert narrowed(unlisted) == unlisted
+    (pattern,) = narrowed(unlisted).pop("patternProperties")
+    assert [re.search(pattern, name) is not None for name in ("a", "b", "", "ab", "c")] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_narrowing_twice_is_narrowing_once(engine: LLGuidanceBackend) -> None:
