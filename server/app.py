@@ -16,7 +16,6 @@ from engine.client import EngineClient
 from server.anthropic.routes import anthropic_router
 from server.args import ServerArgs
 from server.auth import AuthMiddleware, Tenants, meant_route
-from server.azure import OtherPaths
 from server.constrainer import Constrainer
 from server.context import context_of
 from server.cors import GatewayCors
@@ -32,6 +31,7 @@ from server.ollama.routes import ollama_router
 from server.openai.responses.routes import responses_router
 from server.openai.routes import openai_router
 from server.openapi import GatewayApp
+from server.other_paths import OtherPaths
 from server.planner import Planner
 from server.playground.routes import playground_router
 from server.rate_limit import RateLimiter

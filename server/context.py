@@ -19,7 +19,7 @@ class RequestContext:
     tenant: str = ""
     """Cache namespace of the key, "" where nobody is authenticated."""
     deployment: str = ""
-    """The model that the path names (server/azure.py); it goes before the body's."""
+    """The model that the path names (server/other_paths.py); it goes before the body's."""
     response_id: str = ""
     """The id in the answer's body; POST /abort_request takes it, like the request id."""
     prompt_tokens: int = 0

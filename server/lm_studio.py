@@ -1,5 +1,5 @@
 """LM Studio's listing of models, by which its clients (Zed, Cline) learn how long a context is and that tools can be
-called. Its paths for generating are OpenAI's below another prefix (server/azure.py)."""
+called. Its paths for generating are OpenAI's below another prefix (server/other_paths.py)."""
 
 from __future__ import annotations
 

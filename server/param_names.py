@@ -31,6 +31,8 @@ def _renamed(error: ApiError, rename: Rename) -> ApiError:
         whole = "[" in error.param or "." in error.param
         old, new = (error.param, name) if whole else (f"'{error.param}'", f"'{name}'")
         error.message = error.message.replace(old, new)
+        if error.message.startswith(f"{error.param} "):
+            error.message = name + error.message.removeprefix(error.param)
         error.param = name
     return error
 

@@ -26,8 +26,6 @@ def read_options(options: Mapping[str, Any], names: Mapping[str, str]) -> Sampli
             value = int(value)  # languages with one kind of number
         if isinstance(value, int) and value < _UNSET_BELOW.get(field, value):
             continue
-        if field == "stop" and isinstance(value, list):
-            value = [text for text in value if text != ""]
         given[field] = value
     return convert(given, SamplingFields)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -196,8 +196,16 @@ def _think(chat: ChatCompletionRequest) -> bool | None:
     return {"enabled": True, "disabled": False}.get(str(kind))
 
 
+def _is_prefix(last: Mapping[str, Any]) -> bool:
+    """Whether the last message says, as DeepSeek's and Mistral's clients have it, that the answer goes on from it."""
+    begun = last["role"] == "assistant" and last.get("prefix") is True
+    return begun and bool(last.get("content")) and not last.get("tool_calls")
+
+
 def _prompt_end(chat: ChatCompletionRequest) -> dict[str, bool]:
     resume = bool(chat.continue_final_message)
+    if chat.continue_final_message is None and chat.add_generation_prompt is None:
+        resume = _is_prefix(chat.messages[-1])
     if resume and chat.add_generation_prompt:
         raise BadRequest(
             "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"

@@ -86,9 +86,9 @@ def _max_tokens(value: int | None, param: str, info: ModelInfo) -> int | None:
 
 
 def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
-    if stop is None:
-        return ()
-    return (stop,) if isinstance(stop, str) else tuple(stop)
+    """Empty ones, which forms of clients send where nobody filled them in, are none."""
+    given = [stop] if isinstance(stop, str) else stop or ()
+    return tuple(text for text in given if text)
 
 
 def _seed(seed: int | None) -> int | None:

@@ -450,6 +450,30 @@ async def test_template_syntax_in_user_text_is_text(gateway: Gateway) -> None:
     assert "{{ 7*7 }}" in gateway.engine.requests[0].text
 
 
+@pytest.mark.parametrize(
+    ("last", "fields", "resumes"),
+    [
+        ({"content": "Once upon", "prefix": True}, {}, True),
+        ({"content": [{"type": "text", "text": "Once upon"}], "prefix": True}, {}, True),
+        ({"content": "Once upon", "prefix": True}, {"add_generation_prompt": True}, False),
+        ({"content": "Once upon", "prefix": True}, {"continue_final_message": False}, False),
+        ({"content": "Once upon", "prefix": False}, {}, False),
+        ({"content": "", "prefix": True}, {}, False),
+        ({"content": None, "prefix": True}, {}, False),
+    ],
+)
+async def test_a_prefix_is_continued(gateway: Gateway, last: Any, fields: Any, resumes: bool) -> None:
+    assert (await gateway.chat(USER, {"role": "assistant", **last}, **fields)).status_code == 200
+    assert gateway.engine.requests[0].text.endswith("Once upon") == resumes
+
+
+@pytest.mark.parametrize("stop", ["", [""], ["", ""]])
+async def test_empty_stop_strings_are_none(gateway: Gateway, stop: Any) -> None:
+    answer = (await gateway.chat(stop=stop)).json()
+    assert answer["choices"][0]["message"]["content"] == "Hello!"
+    assert gateway.engine.requests[0].sampling.stop == ()
+
+
 async def test_continue_final_message(gateway: Gateway) -> None:
     response = await gateway.chat(USER, {"role": "assistant", "content": "Once upon"}, continue_final_message=True)
     assert response.status_code == 200

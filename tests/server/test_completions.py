@@ -202,7 +202,7 @@ async def test_structured_output(gateway: Gateway) -> None:
         ({"echo": "x"}, "echo"),
         ({"n": 0}, "n"),
         ({"temperature": 9}, "temperature"),
-        ({"stop": [""]}, "stop"),
+        ({"stop": ["x" * 1025]}, "stop"),
     ],
 )
 async def test_refusals(gateway: Gateway, fields: Any, param: str) -> None:

@@ -190,13 +190,13 @@ def test_a_missing_field_is_named(client: openai.OpenAI, path: str, name: str) -
 @pytest.mark.parametrize(
     ("method", "path", "route"),
     [
-        ("POST", "/chat/completions", "/v1/chat/completions"),
+        ("POST", "/responses", "/v1/responses"),
         ("POST", "/v1/chat/completions/", "/v1/chat/completions"),
         ("POST", "/v1/v1/chat/completions", "/v1/chat/completions"),
         ("POST", "//v1//chat//completions", "/v1/chat/completions"),
         ("POST", "/v1/messages/v1/messages", "/v1/messages"),
         ("POST", "/api/v1/responses", "/v1/responses"),
-        ("GET", "/models", "/v1/models"),
+        ("GET", "/v2/models", "/v1/models"),
         ("GET", "/api/v2/models", "/v1/models"),
         ("GET", "/v1/metrics", "/metrics"),
         ("GET", "/v1", ""),

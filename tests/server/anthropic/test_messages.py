@@ -223,7 +223,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [USER, CALLING]}, "messages"), ({"messages": [{"role": "user", "content": "long " * 5000}]}, "messages"),
     ({"system": [IMAGE]}, "system[0].type"), ({"system": 5}, "system"),
     ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": None}, "max_tokens"),
-    ({"temperature": 3}, "temperature"), ({"stop_sequences": [""]}, "stop_sequences"), ({"stop_sequences": "x"}, "stop_sequences"),
+    ({"temperature": 3}, "temperature"), ({"stop_sequences": ["x" * 1025]}, "stop_sequences"), ({"stop_sequences": "x"}, "stop_sequences"),
     ({"thread": {"type": "create"}}, "thread"), ({"container": "c"}, "container"), ({"compaction": {"type": "enabled"}}, "compaction"), ({"mcp_servers": [{}]}, "mcp_servers"),
     ({"thinking": {"type": "on"}}, "thinking.type"), ({"thinking": {"type": "enabled", "budget_tokens": "x"}}, "thinking.budget_tokens"),
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"), ({"output_config": {"effort": "vast"}}, "output_config.effort"),

@@ -269,6 +269,12 @@ async def test_embeddings(gateway: Gateway) -> None:
         ),
         (
             "/api/chat",
+            {"model": "test-model", "messages": [USER], "options": {"repeat_penalty": 0}},
+            400,
+            "options.repeat_penalty must be",
+        ),
+        (
+            "/api/chat",
             {"model": "test-model", "messages": [USER], "options": {"num_predict": 1.5}},
             400,
             "options.num_predict",

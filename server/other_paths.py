@@ -1,8 +1,10 @@
-"""Azure's paths, for its SDK and for clients that know OpenAI's models only as Azure's deployments; and LM Studio's.
+"""Paths of other servers that mean one of ours, so that their clients work with nothing but another host.
 
-``/openai/v1/…`` and ``/openai/…`` are ``/v1/…``; of ``/openai/deployments/NAME/chat/completions`` NAME is the model,
-whatever the body says. ``api-version`` may say anything. The key travels as ``api-key`` (server/auth.py). What LM
-Studio's clients ask below ``/api/v0`` is the same as below ``/v1``, but for models (server/lm_studio.py).
+Azure's, for its SDK and for clients that know OpenAI's models only as its deployments: ``/openai/v1/…`` and
+``/openai/…`` are ``/v1/…``; of ``/openai/deployments/NAME/chat/completions`` NAME is the model, whatever the body says.
+``api-version`` may say anything. The key travels as ``api-key`` (server/auth.py). LM Studio's: what is asked below
+``/api/v0`` is the same as below ``/v1``, but for models (server/lm_studio.py). llama.cpp's: chat and models without
+``/v1``, which is how Continue asks for them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from server.context import context_of
 _ROOT = "/openai/"
 _DEPLOYMENTS = "/openai/deployments/"
 _LM_STUDIO = "/api/v0"
+_LLAMA_CPP = ("/chat/completions", "/models")
 _OF_DEPLOYMENTS = ("/chat/completions", "/completions", "/embeddings")
 
 
@@ -24,6 +27,8 @@ def plain_path(path: str) -> tuple[str, str]:
             name = path[len(_DEPLOYMENTS) : -len(tail)]
             if path.endswith(tail) and name and not name.startswith("/"):
                 return f"/v1{tail}", name
+    elif path in _LLAMA_CPP:
+        return "/v1" + path, ""
     elif path.startswith(_LM_STUDIO) and path.removeprefix(_LM_STUDIO) in _OF_DEPLOYMENTS:
         return "/v1" + path.removeprefix(_LM_STUDIO), ""
     elif path.startswith(_ROOT):

@@ -1,4 +1,4 @@
-"""Azure's paths and key, as its SDK and clients for its deployments send them, and LM Studio's paths."""
+"""Azure's paths and key, as its SDK and clients for its deployments send them, and the paths of LM Studio and llama.cpp."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from server.args import Secret
-from server.azure import plain_path
+from server.other_paths import plain_path
 from tests.server.conftest import Gateway
 
 KEY, OTHER = "sk-azure-0123456789", "sk-other-0123456789"
@@ -33,6 +33,8 @@ CHAT = "/openai/deployments/test-model/chat/completions"
         ("/api/v0/chat/completions", "/v1/chat/completions", ""),
         ("/api/v0/completions", "/v1/completions", ""),
         ("/api/v0/embeddings", "/v1/embeddings", ""),
+        ("/chat/completions", "/v1/chat/completions", ""),
+        ("/models", "/v1/models", ""),
     ],
 )
 def test_paths(path: str, plain: str, deployment: str) -> None:
@@ -46,6 +48,7 @@ def test_paths(path: str, plain: str, deployment: str) -> None:
         "/openai/deployments/m", "/openai/deployments/m/images/generations", "/v1/openai/responses", "/OpenAI/v1/models",
         "/xopenai/v1/models", "/health", "/flush_cache",
         "/api/v0/models", "/api/v0", "/api/v0/responses", "/api/v01/completions", "/api/chat",
+        "/completions", "/embeddings", "/models/", "/chat/completions/", "/x/chat/completions",
     ],
 )  # fmt: skip
 def test_other_paths_stay_as_they_are(path: str) -> None:
@@ -136,3 +139,10 @@ async def test_lm_studios_clients(gateway: Gateway) -> None:
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
     answer = await gateway.client.post("/api/v0/chat/completions", json={"model": "test-model", "messages": MESSAGES})
     assert answer.json()["choices"][0]["message"]["content"] == "Hello!"
+
+
+async def test_llama_cpps_clients(gateway: Gateway) -> None:
+    """Continue's provider of that name asks without /v1."""
+    answer = await gateway.client.post("/chat/completions", json={"model": "test-model", "messages": MESSAGES})
+    assert answer.json()["choices"][0]["message"]["content"] == "Hello!"
+    assert (await gateway.client.get("/models")).json() == (await gateway.client.get("/v1/models")).json()
