@@ -155,7 +155,8 @@ class Generation:
     def _count(self, choice: _Choice, output: GenerateOutput, events: Sequence[Event]) -> None:
         """Token counts. Tokens whose text the parser still holds (markers) belong to what comes out next."""
         self.usage.prompt_tokens = output.prompt_tokens or self.usage.prompt_tokens
-        self.usage.cached_tokens = max(self.usage.cached_tokens, output.cached_tokens)
+        if output.index == 0:  # the others find what the first has just computed: the prompt counts once, as it came
+            self.usage.cached_tokens = max(self.usage.cached_tokens, output.cached_tokens)
         choice.completion_tokens = output.completion_tokens or choice.completion_tokens + len(output.token_ids)
         choice.unclaimed_tokens += len(output.token_ids)
         for event in events:

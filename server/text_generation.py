@@ -114,7 +114,9 @@ class TextGeneration:
             counts.last_time = metrics.tokens_came(len(output.token_ids), counts.last_time, self.context.started)
         counts.completion_tokens = output.completion_tokens or counts.completion_tokens + len(output.token_ids)
         size, cached = self._prompts.get(prompt, (0, 0))
-        self._prompts[prompt] = (output.prompt_tokens or size, max(cached, output.cached_tokens))
+        if output.index == 0:  # the others find what the first has just computed
+            cached = max(cached, output.cached_tokens)
+        self._prompts[prompt] = (output.prompt_tokens or size, cached)
         end = output.finish_reason
         if end is not None:
             metrics.finished(end.type)

@@ -73,3 +73,21 @@ async def test_calls_and_the_extension_of_an_answer(make_gateway: Callable[..., 
         found = await chunks(gateway, "/v1/chat/completions", **fields)
     assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
     assert all(chunk["usage"] for chunk in found)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_choices_find_of_each_other_was_not_cached(
+    make_gateway: Callable[..., Any], path: str, stream: bool
+) -> None:
+    """The prompt counts once, and so does what was known of it when it came."""
+
+    def script(request: Any, index: int) -> Reply:
+        return Reply("Hello there", chunk=3, cached_tokens=2 if index else 1)
+
+    async with make_gateway(script) as gateway:
+        if stream:
+            usage = (await chunks(gateway, path, n=3, stream_options={"include_usage": True}))[-1]["usage"]
+        else:
+            usage = (await gateway.client.post(path, json={**ROUTES[path], "n": 3})).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 1
