@@ -142,6 +142,7 @@ class NativeExecutor:
                 hidden=hidden,
                 mask=None if masks is None else masks.rows,
                 masked=None if masks is None else masks.flags,
+                argmax_only=self._sampler.wants_argmax_only(batch, masks),
             )
             rows = self._sampler.sample(logits, batch, best, masks)
         if hidden is None:
@@ -200,6 +201,8 @@ def _fill(model: NativeModel, checkpoint: Checkpoint, packer: LinearPacker, line
     embedding = packer.embedding()
     model.keep.append(linears)
     model.set_embedding(embedding.type, embedding.data, norm("model.norm"), linears["head"])
+    if "screen" in linears:
+        model.set_screen(linears["screen"])
 
 
 def _key_offset(checkpoint: Checkpoint, layer: int, inv_freq: FloatArray) -> FloatArray:

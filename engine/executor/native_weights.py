@@ -46,9 +46,10 @@ class LinearPacker:
         self._quantization = quantization
 
     def names(self) -> list[str]:
-        """Every linear of the model, in the order in which a step reads them."""
+        """Every linear of the model, in the order in which a step reads them; a screen for a head that can have one."""
         layers = range(self._checkpoint.config.num_layers)
-        return [*(f"{i}.{part}" for i in layers for part in ("qkv", "out", "gate_up", "down")), "head"]
+        screen = ["screen"] if self._type(self._head()) == "Q8_0" else []
+        return [*(f"{i}.{part}" for i in layers for part in ("qkv", "out", "gate_up", "down")), "head", *screen]
 
     def permissions(self) -> int:
         """Who may read and write the checkpoint, as mode bits."""
@@ -57,8 +58,9 @@ class LinearPacker:
     def create(self, name: str) -> int:
         """Handle of linear ``name``; NativeModelError where its type or shape cannot be packed."""
         if name == "head":
-            tied = self._checkpoint.config.tie_word_embeddings
-            handle = self._stack("model.embed_tokens" if tied else "lm_head")
+            handle = self._stack(self._head())
+        elif name == "screen":
+            handle = self._screen()
         else:
             layer, part = name.split(".")
             prefix = f"model.layers.{layer}."
@@ -78,6 +80,14 @@ class LinearPacker:
         if self._lib.cg_row_bytes(GGMLQuantizationType[tensor.type], tensor.shape[1]):
             return _as_matrix(tensor)
         return self._matrix("model.embed_tokens")
+
+    def _head(self) -> str:
+        return "model.embed_tokens" if self._checkpoint.config.tie_word_embeddings else "lm_head"
+
+    def _screen(self) -> int:
+        matrix = self._matrix(self._head())
+        handle = self._lib.cg_linear_create_screen(matrix.type, matrix.rows, matrix.columns, address(matrix.data))
+        return int(handle or 0)
 
     def _stack(self, *names: str) -> int:
         matrices = [self._matrix(name) for name in names]
@@ -102,13 +112,17 @@ class LinearPacker:
             return None
         return np.ascontiguousarray(self._checkpoint.read(full), np.float32)
 
-    def _matrix(self, name: str) -> Matrix:
+    def _type(self, name: str) -> str:
+        """The GGUF type in which weight ``name`` is packed."""
         tensor = self._checkpoint.raw(f"{name}.weight")
-        readable = bool(self._lib.cg_row_bytes(GGMLQuantizationType[tensor.type], tensor.shape[1]))
         if tensor.type in _FLOATS:
-            target = _TARGETS.get(self._quantization)
-            return _as_matrix(tensor) if target is None else self._quantize(tensor, target)
-        return _as_matrix(tensor) if readable else self._quantize(tensor, "Q8_0")
+            return _TARGETS.get(self._quantization, tensor.type)
+        readable = self._lib.cg_row_bytes(GGMLQuantizationType[tensor.type], tensor.shape[1])
+        return tensor.type if readable else "Q8_0"
+
+    def _matrix(self, name: str) -> Matrix:
+        tensor, wanted = self._checkpoint.raw(f"{name}.weight"), self._type(name)
+        return _as_matrix(tensor) if tensor.type == wanted else self._quantize(tensor, wanted)
 
     def _quantize(self, tensor: RawTensor, target: str) -> Matrix:
         rows, columns = tensor.shape

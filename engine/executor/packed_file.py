@@ -58,9 +58,12 @@ class PackedLinears:
     def __getitem__(self, name: str) -> int:
         return self._handles[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._handles
+
     def total_bytes(self) -> int:
-        """Bytes that one decode step reads."""
-        return sum(int(self._lib.cg_linear_bytes(handle)) for handle in self._handles.values())
+        """Bytes that one decode step reads: the head, not its screen."""
+        return sum(int(self._lib.cg_linear_bytes(handle)) for name, handle in self._handles.items() if name != "screen")
 
     def close(self) -> None:
         for handle in self._handles.values():

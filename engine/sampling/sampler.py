@@ -90,6 +90,18 @@ class Sampler:
             flags[end - 1] = 1
         return None if rows is None else ArgmaxMasks(rows, flags)
 
+    def wants_argmax_only(self, batch: ScheduleBatch, masks: ArgmaxMasks | None) -> bool:
+        """Whether ``sample`` will look at no logits of this step but those of the argmax it is given."""
+        end = 0
+        for row in batch.rows:
+            end += row.num_logits
+            req, state = row.req, row.req.sampling
+            if row.num_logits == 0 or (masks is not None and masks.flags[end - 1] and not req.wants_prompt_logits):
+                continue
+            if req.wants_prompt_logits or state is None or not _argmax_decides(state, req.grammar, req.num_output):
+                return False
+        return True
+
     def sample(
         self,
         logits: FloatArray,
@@ -166,7 +178,7 @@ class Sampler:
         for index in range(len(draft) + 1):
             logits = block[index]
             try:
-                if state.plain and grammar is None and written + index >= state.min_tokens:
+                if _argmax_decides(state, grammar, written + index):
                     token = _finite_argmax(logits, None if best is None else int(best[index]))
                 else:
                     token = self._choose(logits, state, grammar, position + index, written + index)
@@ -230,6 +242,11 @@ class Sampler:
         best = top_indices(logits, top) if top else ()
         alternatives = tuple(TopLogprob(int(i), _bounded(float(logits[i]) - norm)) for i in best)
         return TokenLogprob(token, _bounded(float(logits[token]) - norm), alternatives)
+
+
+def _argmax_decides(state: SamplingState, grammar: GrammarMatcher | None, num_output: int) -> bool:
+    """Whether the next token is the argmax of the logits as they are."""
+    return state.plain and grammar is None and num_output >= state.min_tokens
 
 
 def _finite_argmax(row: FloatArray, best: int | None, *, masked: bool = False) -> int:

@@ -86,6 +86,12 @@ struct BlockOps {
     // Index of the largest allowed value above -inf, lowest index of equals; -1 where none. A NaN wins wherever it stands,
     // so that it cannot hide. mask: null, or one bit per entry (1 = allowed).
     int (*argmax)(const float* x, const uint32_t* mask, int n);
+    // x[n] are known up to error[i] * length. screen_floor: what the largest allowed value cannot be below. screen_next:
+    // the first block of 32, of `block` and every step-th behind it, with an allowed value that may reach `floor`, or
+    // with a NaN; -1 where none.
+    float (*screen_floor)(const float* x, const float* error, float length, const uint32_t* mask, int n);
+    int (*screen_next)(const float* x, const float* error, float length, const uint32_t* mask, float floor, int block, int step,
+                       int n);
 };
 
 // Scratch of one thread for up to max_rows queries (heads of a group x tokens), laid out in the caller's memory.

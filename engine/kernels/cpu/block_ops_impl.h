@@ -1,6 +1,7 @@
 // The block operations of attention.h, compiled once per instruction set (see block_ops_*.cpp).
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -718,7 +719,62 @@ int argmax(const float* x, const uint32_t* mask, int n) {
 
 #endif
 
-const BlockOps OPS = {rms_norm, rotate, kv_write, attend, merge, finish, argmax};
+// ---------------------------------------------------------------- screening
+
+constexpr int SCREEN_BLOCK = 32;
+
+// Allowed values of a block of 32 from x[at] on, as bits.
+CG_INLINE uint32_t allowed(const uint32_t* mask, int at, int n) {
+    const uint32_t bits = mask ? mask[at / SCREEN_BLOCK] : ~0u;
+    return n - at < SCREEN_BLOCK ? bits & ((1u << (n - at)) - 1) : bits;
+}
+
+float screen_floor(const float* x, const float* error, float length, const uint32_t* mask, int n) {
+    const float none = -std::numeric_limits<float>::infinity();
+    f16v best = splat(none);
+    float floor = none;
+    for (int at = 0; at < n; at += SCREEN_BLOCK) {
+        const uint32_t bits = allowed(mask, at, n);
+        if (bits == ~0u) {
+            for (int h = 0; h < SCREEN_BLOCK; h += LANES)  // max16 takes `best` where the other is NaN
+                best = max16(load<f16v>(x + at + h) - load<f16v>(error + at + h) * splat(length), best);
+            continue;
+        }
+        for (int i = 0; i < SCREEN_BLOCK; ++i) {
+            if (!((bits >> i) & 1u)) continue;
+            const float low = x[at + i] - error[at + i] * length;
+            floor = low > floor ? low : floor;
+        }
+    }
+    return std::max(floor, max_lanes(best));
+}
+
+// Whether no value of a block may reach `floor`; false where one is NaN.
+CG_INLINE bool all_below(const float* x, const float* error, float length, float floor) {
+    i16v below = i16v{} - 1;
+    for (int h = 0; h < SCREEN_BLOCK; h += LANES)
+        below &= load<f16v>(x + h) + load<f16v>(error + h) * splat(length) < splat(floor);
+    int32_t lanes[LANES], all = -1;
+    store(lanes, below);
+    for (int i = 0; i < LANES; ++i) all &= lanes[i];
+    return all != 0;
+}
+
+int screen_next(const float* x, const float* error, float length, const uint32_t* mask, float floor, int block, int step,
+                int n) {
+    for (int at = block * SCREEN_BLOCK; at < n; at += step * SCREEN_BLOCK) {
+        const int count = n - at < SCREEN_BLOCK ? n - at : SCREEN_BLOCK;
+        if (count == SCREEN_BLOCK && all_below(x + at, error + at, length, floor)) continue;
+        const uint32_t bits = allowed(mask, at, n);
+        for (int i = 0; i < count; ++i) {
+            const float high = x[at + i] + error[at + i] * length;
+            if (high != high || (((bits >> i) & 1u) && high >= floor)) return at / SCREEN_BLOCK;
+        }
+    }
+    return -1;
+}
+
+const BlockOps OPS = {rms_norm, rotate, kv_write, attend, merge, finish, argmax, screen_floor, screen_next};
 
 }  // namespace
 }  // namespace callgate

@@ -30,7 +30,7 @@
 extern "C" {
 #endif
 
-#define CG_ABI_VERSION 2
+#define CG_ABI_VERSION 3
 #define CG_GROUP 32 /* activations: one scale per 32 values */
 
 enum { CG_OK = 0, CG_EINVAL = 1, CG_ENOMEM = 2, CG_EUNSUPPORTED = 3 };
@@ -134,6 +134,11 @@ CG_API cg_linear *cg_linear_create_gate_up(int gate_fmt, int up_fmt, int n, int 
 /* Several matrices with the same K stacked along N (q, k, v), each in its own type. fmts may differ. */
 CG_API cg_linear *cg_linear_create_stack(int count, const int *fmts, const int *ns, int k, const void *const *raws,
                                          const float *const *biases);
+/* A screen of a head in Q8_0 (raw: its n rows of k values): the same matrix in five bits, with one number a row in place
+ * of a bias, which bounds what is left out: |x * w - x * screen row| <= bias * |x| for any x in CG_ROWS_Q8, with the
+ * rounding of both sums in it. Read first, it tells which few of the head's rows can hold the largest product, in two
+ * thirds of the memory. NULL for other types. */
+CG_API cg_linear *cg_linear_create_screen(int fmt, int n, int k, const void *raw);
 CG_API void cg_linear_destroy(cg_linear *w);
 
 /* The packed form is one position-independent blob; the same on every ISA level. from_blob does not copy: the
@@ -146,13 +151,16 @@ CG_API int cg_linear_k(const cg_linear *w);
 CG_API int cg_linear_rows_kind(const cg_linear *w); /* the CG_ROWS_* that x must have */
 CG_API int cg_linear_is_gate_up(const cg_linear *w);
 CG_API size_t cg_linear_bytes(const cg_linear *w); /* bytes read per GEMV */
+CG_API const float *cg_linear_bias(const cg_linear *w); /* of the first matrix, padded to a multiple of 32; NULL for none */
 
-enum { CG_ADD = 1 }; /* y += instead of y = (residual add) */
+enum { CG_ADD = 1, CG_NO_BIAS = 2 }; /* y += instead of y = (residual add); leave the bias out */
 
-/* y[m][ldy] (float) = x * w^T + bias; flags: CG_ADD. Not for gate_up layers. */
+/* y[m][ldy] (float) = x * w^T + bias; flags: CG_ADD, CG_NO_BIAS. Not for gate_up layers. */
 CG_API void cg_linear_forward(cg_ctx *ctx, const cg_linear *w, const cg_rows *x, float *y, int ldy, int m, int flags);
 CG_API void cg_linear_part(cg_ctx *ctx, const cg_linear *w, const cg_rows *x, float *y, int ldy, int m, int flags,
                            int tid, int nthreads);
+/* Outputs 32 * block .. of activation row `row` alone, without bias, to out[32]: with the bits that cg_linear_part gives. */
+CG_API void cg_linear_block_part(cg_ctx *ctx, const cg_linear *w, const cg_rows *x, int row, int block, float *out, int tid);
 /* out row = silu(gate) * up, written as out->kind (what the down projection reads). out->k == n. */
 CG_API void cg_gate_up_forward(cg_ctx *ctx, const cg_linear *w, const cg_rows *x, const cg_rows *out, int m);
 CG_API void cg_gate_up_part(cg_ctx *ctx, const cg_linear *w, const cg_rows *x, const cg_rows *out, int m, int tid,

@@ -183,6 +183,10 @@ const uint8_t* block_data(const cg_linear* w, const Segment& s, int block) {
     return w->blob + s.data_at + size_t(block) * block_bytes(s.fmt, w->k);
 }
 
+const float* bias_of(const cg_linear* w, const Segment& s) {
+    return s.bias_at ? reinterpret_cast<const float*>(w->blob + s.bias_at) : nullptr;
+}
+
 constexpr int64_t GRAIN_NS = 4000;  // work taken at once: long beside an atomic, short beside a time slice
 
 // About how long one block takes: reading it from memory or multiplying it, whichever is longer.
@@ -349,6 +353,16 @@ cg_linear* cg_linear_create_stack(int count, const int* fmts, const int* ns, int
     return build(sources.data(), count, n, k, false);
 }
 
+cg_linear* cg_linear_create_screen(int fmt, int n, int k, const void* raw) {
+    if (fmt != CG_Q8_0 || n <= 0 || !raw || !packable(fmt, k)) return nullptr;
+    const size_t stride = cg_row_bytes(CG_Q8_0, k), coarse_stride = cg_row_bytes(CG_Q5_0, k);
+    std::vector<uint8_t> coarse(size_t(n) * coarse_stride);
+    std::vector<float> errors(static_cast<size_t>(n));
+    for (size_t row = 0; row < size_t(n); ++row)
+        coarse_row(k, static_cast<const uint8_t*>(raw) + row * stride, coarse.data() + row * coarse_stride, &errors[row]);
+    return cg_linear_create(CG_Q5_0, n, k, coarse.data(), errors.data());
+}
+
 void cg_linear_destroy(cg_linear* w) {
     if (!w) return;
     std::free(w->owned);
@@ -369,6 +383,7 @@ int cg_linear_k(const cg_linear* w) { return w->k; }
 int cg_linear_rows_kind(const cg_linear* w) { return w->rows_kind; }
 int cg_linear_is_gate_up(const cg_linear* w) { return w->gate_up; }
 size_t cg_linear_bytes(const cg_linear* w) { return w->weight_bytes; }
+const float* cg_linear_bias(const cg_linear* w) { return bias_of(w, w->segments[0]); }
 
 void cg_linear_part(cg_ctx* ctx, const cg_linear* w, const cg_rows* x, float* y, int ldy, int m, int flags, int tid,
                     int nthreads) {
@@ -379,10 +394,17 @@ void cg_linear_part(cg_ctx* ctx, const cg_linear* w, const cg_rows* x, float* y,
         const Segment& s = segment_of(w, &b);
         block_fn(ctx->kernels, s.fmt)(block_data(w, s, b), w->k, rows + size_t(r0) * stride, count, tile.acc[0], tile.scratch);
         const int lanes = s.n - b * LANES < LANES ? s.n - b * LANES : LANES;
-        const float* bias = s.bias_at ? reinterpret_cast<const float*>(w->blob + s.bias_at) + b * LANES : nullptr;
+        const float* bias = flags & CG_NO_BIAS ? nullptr : bias_of(w, s);
+        if (bias) bias += b * LANES;
         float* out = y + size_t(r0) * size_t(ldy) + s.n_offset + b * LANES;
         ctx->kernels->store(tile.acc[0], count, lanes, bias, out, ldy, flags);
     });
+}
+
+void cg_linear_block_part(cg_ctx* ctx, const cg_linear* w, const cg_rows* x, int row, int block, float* out, int tid) {
+    const Segment& s = segment_of(w, &block);
+    const auto* data = static_cast<const uint8_t*>(x->data) + size_t(row) * row_stride_bytes(w->rows_kind, w->k);
+    block_fn(ctx->kernels, s.fmt)(block_data(w, s, block), w->k, data, 1, out, tile_of(ctx, tid).scratch);
 }
 
 void cg_linear_forward(cg_ctx* ctx, const cg_linear* w, const cg_rows* x, float* y, int ldy, int m, int flags) {

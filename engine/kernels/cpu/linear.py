@@ -24,6 +24,7 @@ _ALIGN: Final = 64
 _GROUP_BYTES: Final = 64  # of cg_q8_group
 _HUGE_PAGE: Final = 2 << 20
 _ADD: Final = 1
+_NO_BIAS: Final = 2
 
 
 class Format(IntEnum):
@@ -208,6 +209,12 @@ class Linear:
         return cls(load().cg_linear_create_stack(count, fmts, ns, weights[0].k, raws, biases))
 
     @classmethod
+    def screen(cls, head: Weight) -> Linear:
+        """A head of Q8_0 in five bits. Its bias bounds the error: |head - screen| <= bias * |x|, output by output."""
+        head.check()
+        return cls(load().cg_linear_create_screen(int(head.fmt), head.n, head.k, address(head.raw)))
+
+    @classmethod
     def gate_up(cls, gate: Weight, up: Weight) -> Linear:
         """The two matrices whose outputs become silu(gate) * up. n must be a multiple of 32."""
         gate.check()
@@ -238,7 +245,15 @@ class Linear:
             self.handle = 0
             self._keep = None
 
-    def forward(self, context: Context, x: Rows, m: int | None = None, add_to: FloatArray | None = None) -> FloatArray:
+    def forward(
+        self,
+        context: Context,
+        x: Rows,
+        m: int | None = None,
+        add_to: FloatArray | None = None,
+        *,
+        bias: bool = True,
+    ) -> FloatArray:
         """float32 [m, n] of the first m rows; with add_to, that array plus the product, in place."""
         m = self._check_rows(x, m)
         if self.is_gate_up:
@@ -246,7 +261,7 @@ class Linear:
         y = np.empty((m, self.n), np.float32) if add_to is None else add_to
         if y.shape != (m, self.n) or y.dtype != np.float32:
             raise ValueError(f"the output is {y.dtype} {y.shape}, expected float32 ({m}, {self.n})")
-        flags = 0 if add_to is None else _ADD
+        flags = (0 if add_to is None else _ADD) | (0 if bias else _NO_BIAS)
         self._lib.cg_linear_forward(context.handle, self.handle, byref(x.struct()), address(y), self.n, m, flags)
         return y
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from engine.kernels.cpu.build import BuildUnavailable, build
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 
 
 class RowsStruct(ctypes.Structure):
@@ -35,6 +35,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "cg_linear_create": (_P, [_I, _I, _I, _P, _P]),
     "cg_linear_create_gate_up": (_P, [_I, _I, _I, _I, _P, _P]),
     "cg_linear_create_stack": (_P, [_I, _P, _P, _I, _P, _P]),
+    "cg_linear_create_screen": (_P, [_I, _I, _I, _P]),
     "cg_linear_destroy": (None, [_P]),
     "cg_linear_blob": (_P, [_P, POINTER(c_size_t)]),
     "cg_linear_from_blob": (_P, [_P, c_size_t]),
@@ -57,6 +58,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "cg_model_set_layer": (_I, [_P, _I, _P, _P, _P, _P, _P]),
     "cg_model_set_key_offset": (_I, [_P, _I, _P]),
     "cg_model_set_embedding": (_I, [_P, _I, _P, _P, _P]),
+    "cg_model_set_screen": (_I, [_P, _P]),
     "cg_model_set_kv": (_I, [_P, _I, _I, _I]),
     "cg_kv_page_bytes": (c_size_t, [_P, _I, _I]),
     "cg_model_copy_page": (_I, [_P, _I, _I]),

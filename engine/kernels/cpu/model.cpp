@@ -27,6 +27,9 @@ constexpr int SCRATCH_ROWS = 1, SCRATCH_ATTENTION = 2;
 constexpr int TILE_ROWS = 256;         // queries (tokens x heads of a group) of one attention task
 constexpr int PRIVATE_ROWS = 4;        // up to so many rows each thread prepares its own copy instead of a barrier
 constexpr int SPLIT_MIN_BLOCKS = 2;    // KV blocks below which a decode is not split
+constexpr int SCREEN_ROWS = 16;        // rows up to which a screen is read first; measured with AVX2
+constexpr int SCREEN_ROWS_AVX512 = 4;  // there more rows cost little, and the candidates of each as much as before
+constexpr int SCREEN_PAUSE = 32;       // steps that read the head whole after one whose screen left too much open
 
 struct Layer {
     std::vector<float> attn_norm, ffn_norm, q_norm, k_norm;
@@ -76,7 +79,7 @@ struct cg_model {
     std::vector<Layer> layers;
     int embedding_type = -1;
     const void* embedding = nullptr;
-    const cg_linear* head = nullptr;
+    const cg_linear *head = nullptr, *screen = nullptr;
     KvLayout layout{};
     uint8_t* pool = nullptr;
     size_t pool_bytes = 0;
@@ -89,6 +92,8 @@ struct cg_model {
     int profile = CG_PROFILE_OFF;
     cg_profile counters{};
     int64_t steps = 0;
+    bool screened = false;  // this step's logits come from the screen first
+    int screen_pause = 0;
 };
 
 namespace {
@@ -340,22 +345,81 @@ void decoder_layer(Walk& w, int index) {
 struct Best {
     float value;
     int32_t index;
-    uint8_t pad[56];
+    int32_t unsettled;  // of refine; apart from the others, which a thread that is ahead may write already
+    uint8_t pad[52];
 };
+
+// Allowed tokens from `begin` (a multiple of 32) on of a row that wants logits, or null for all.
+const uint32_t* mask_of(const Walk& w, int row, int begin) {
+    const cg_output& o = *w.s->o;
+    if (!o.mask || (o.masked && !o.masked[row])) return nullptr;
+    return reinterpret_cast<const uint32_t*>(o.mask) + size_t(row) * ((w.m().config.vocab_size + 31) / 32) + begin / 32;
+}
+
+// |x| of a quantized row.
+float length_of(const cg_rows& rows, int row) {
+    const int groups = rows.k / CG_GROUP;
+    const cg_q8_group* group = static_cast<const cg_q8_group*>(rows.data) + size_t(row) * groups;
+    double sum = 0;
+    for (int g = 0; g < groups; ++g) {
+        int32_t squares = 0;
+        for (int i = 0; i < CG_GROUP; ++i) squares += group[g].q[i] * group[g].q[i];
+        sum += double(group[g].scale) * group[g].scale * squares;
+    }
+    return float(std::sqrt(sum) * 1.00001);
+}
+
+// In m.logits is what the screen says. Where that leaves open whether a token could be the best, the head's own logits
+// take its place: what stays is below the largest of those, so the argmax is that of the head. False where so much is
+// open that reading the whole head is faster: nothing is known then.
+bool refine(Walk& w, const cg_rows& rows) {
+    cg_model& m = w.m();
+    const int vocab = m.config.vocab_size, n = w.s->b->num_logits;
+    const float* errors = cg_linear_bias(m.screen);
+    Best* floors = m.best.as<Best>();
+    int allowance = vocab / 32 / 2 / w.nthreads;  // blocks: half of the head
+    int begin, end;
+    w.share(vocab, 32, begin, end);
+    for (int i = 0; i < n; ++i) {
+        const float* x = m.logits.as<float>() + size_t(i) * vocab + begin;
+        const float length = length_of(rows, i);
+        floors[i * w.nthreads + w.tid].value = m.ops->screen_floor(x, errors + begin, length, mask_of(w, i, begin), end - begin);
+    }
+    w.barrier();
+    for (int i = 0; i < n; ++i) {
+        float* x = m.logits.as<float>() + size_t(i) * vocab;
+        const float length = length_of(rows, i);
+        float floor = -INFINITY, exact[32];
+        for (int t = 0; t < w.nthreads; ++t) floor = std::max(floor, floors[i * w.nthreads + t].value);
+        if (std::isinf(floor)) floor = -INFINITY;
+        // Likely tokens have neighbouring ids: threads take blocks in turn, not runs of them.
+        for (int block = w.tid; allowance >= 0; block += w.nthreads) {
+            block = m.ops->screen_next(x, errors, length, mask_of(w, i, 0), floor, block, w.nthreads, vocab);
+            if (block < 0) break;
+            --allowance;
+            cg_linear_block_part(m.ctx, m.head, &rows, i, block, exact, w.tid);
+            std::memcpy(x + block * 32, exact, size_t(std::min(32, vocab - block * 32)) * 4);
+        }
+    }
+    floors[w.tid].unsettled = allowance < 0;
+    w.barrier();
+    bool settled = true;
+    for (int t = 0; t < w.nthreads; ++t) settled = settled && !floors[t].unsettled;
+    if (w.tid == 0 && !settled) m.screen_pause = SCREEN_PAUSE;
+    return settled;
+}
 
 void best_tokens(Walk& w) {
     cg_model& m = w.m();
     const cg_batch& b = *w.s->b;
     const cg_output& o = *w.s->o;
-    const int vocab = m.config.vocab_size, words = (vocab + 31) / 32;
+    const int vocab = m.config.vocab_size;
     const float* logits = m.logits.as<float>();
     int begin, end;
     w.share(vocab, 32, begin, end);
     for (int i = 0; i < b.num_logits; ++i) {
-        const bool masked = o.mask && (!o.masked || o.masked[i]);
-        const uint32_t* mask = masked ? reinterpret_cast<const uint32_t*>(o.mask) + size_t(i) * words + begin / 32 : nullptr;
         const float* x = logits + size_t(i) * vocab + begin;
-        const int index = m.ops->argmax(x, mask, end - begin);
+        const int index = m.ops->argmax(x, mask_of(w, i, begin), end - begin);
         Best& best = m.best.as<Best>()[size_t(i) * w.nthreads + w.tid];
         best.index = index < 0 ? -1 : begin + index;
         best.value = index < 0 ? 0.0f : x[index];
@@ -397,8 +461,12 @@ void finish_step(Walk& w) {
     }
     const cg_rows rows = prepare(w, m.head, m.gathered.as<float>(), hidden, b.num_logits, m.final_norm.data());
     w.count(CG_OP_NORM);
-    cg_linear_part(m.ctx, m.head, &rows, m.logits.as<float>(), m.config.vocab_size, b.num_logits, 0, w.tid, w.nthreads);
-    w.barrier();
+    const auto multiply = [&](const cg_linear* linear, int flags) {
+        cg_linear_part(m.ctx, linear, &rows, m.logits.as<float>(), m.config.vocab_size, b.num_logits, flags, w.tid, w.nthreads);
+        w.barrier();
+    };
+    if (m.screened) multiply(m.screen, CG_NO_BIAS);
+    if (!m.screened || !refine(w, rows)) multiply(m.head, 0);
     w.count(CG_OP_HEAD);
     if (o.argmax) best_tokens(w);
     w.count(CG_OP_ARGMAX);
@@ -598,6 +666,15 @@ int cg_model_set_embedding(cg_model* m, int fmt, const void* raw, const float* f
     return CG_OK;
 }
 
+int cg_model_set_screen(cg_model* m, const cg_linear* screen) {
+    if (!m->head || cg_linear_k(screen) != m->config.hidden_size || cg_linear_n(screen) != m->config.vocab_size ||
+        cg_linear_rows_kind(screen) != CG_ROWS_Q8 || cg_linear_rows_kind(m->head) != CG_ROWS_Q8 || cg_linear_bias(m->head) ||
+        !cg_linear_bias(screen))
+        return CG_EINVAL;
+    m->screen = screen;
+    return CG_OK;
+}
+
 size_t cg_kv_page_bytes(const cg_model_config* c, int page_size, int type) {
     return make_kv_layout(c->num_layers, c->num_kv_heads, c->head_dim, page_size, type).page_bytes;
 }
@@ -631,6 +708,12 @@ int cg_model_forward(cg_model* m, const cg_batch* batch, cg_output* output) {
     m->trimmed = batch->num_logits < batch->tokens && !output->hidden && !m->fused && !m->split;
     if (m->trimmed) plan_last(*m, *batch);
     output->logits = m->logits.as<float>();
+    m->screened = m->screen && output->argmax && output->argmax_only &&
+                  batch->num_logits <= (cg_ctx_isa(m->ctx) >= CG_ISA_AVX512 ? SCREEN_ROWS_AVX512 : SCREEN_ROWS);
+    if (m->screened && m->screen_pause) {
+        --m->screen_pause;
+        m->screened = false;
+    }
     Step step{m, batch, output, m->layout.padded_dim + LANES};
     cg_region(m->ctx, walk_step, &step);
     m->steps++;

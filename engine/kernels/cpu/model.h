@@ -36,6 +36,9 @@ CG_API int cg_model_set_key_offset(cg_model *model, int layer, const float *offs
 /* raw: [vocab][hidden] in GGUF type fmt, borrowed. */
 CG_API int cg_model_set_embedding(cg_model *model, int fmt, const void *raw, const float *final_norm, const cg_linear *head);
 
+/* A screen of the head (cg_linear_create_screen), borrowed: for steps of which nothing but the argmax is wanted. */
+CG_API int cg_model_set_screen(cg_model *model, const cg_linear *screen);
+
 /* KV memory, zeroed and touched only as it is used. type: 0 float32, 1 bfloat16, 2 int8. Replaces what was there. */
 CG_API int cg_model_set_kv(cg_model *model, int num_pages, int page_size, int type);
 CG_API size_t cg_kv_page_bytes(const cg_model_config *config, int page_size, int type);
@@ -52,6 +55,7 @@ typedef struct cg_output {
   const uint8_t *masked; /* in: [num_logits] 1 where the mask row holds, or NULL for all */
   int32_t *argmax;      /* out: [num_logits] best allowed token, or NULL; -1 where none is above -inf; a NaN wins */
   float *hidden;        /* out: [tokens][hidden] after the final norm, or NULL */
+  int32_t argmax_only;  /* in: of the logits only those at argmax will be read; the others may be near, not right */
 } cg_output;
 
 /* CG_EINVAL: an id, slot, page or index is out of range; nothing was written. */

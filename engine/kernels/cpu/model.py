@@ -73,6 +73,7 @@ class _Output(Structure):
         ("masked", c_void_p),
         ("argmax", c_void_p),
         ("hidden", c_void_p),
+        ("argmax_only", c_int32),
     )
 
 
@@ -130,6 +131,10 @@ class NativeModel:
         self.keep.append(raw)
         _check(self._lib.cg_model_set_embedding(self._model, fmt, address(raw), address(final_norm), head), "embedding")
 
+    def set_screen(self, screen: int) -> None:
+        """``screen``: a handle of cg_linear_create_screen for the head."""
+        _check(self._lib.cg_model_set_screen(self._model, screen), "screen")
+
     def page_bytes(self, page_size: int, kv_type: str) -> int:
         """KV memory of one page over all layers."""
         return int(self._lib.cg_kv_page_bytes(byref(self.config), page_size, KV_TYPES[kv_type]))
@@ -149,6 +154,7 @@ class NativeModel:
         mask: IntArray | None = None,
         masked: npt.NDArray[np.uint8] | None = None,
         hidden: FloatArray | None = None,
+        argmax_only: bool = False,
     ) -> FloatArray:
         """One step; returns logits [L, vocab] float32, a view that the next step overwrites.
 
@@ -156,6 +162,7 @@ class NativeModel:
         a NaN wins wherever it stands).
         mask: [L, ceil(vocab / 32)] int32 allowed tokens for argmax; masked: [L] uint8, 1 where the mask row counts.
         hidden: [T, hidden] float32, filled with the states after the final norm.
+        argmax_only: of the logits only those at ``argmax`` will be read. With a screen, few of the others are computed.
         Raises NativeModelError for ids, positions or pages out of range, with nothing written.
         """
         count = len(batch.logits_index)
@@ -165,7 +172,7 @@ class NativeModel:
         _expect("mask", mask, np.int32, (count, words))
         _expect("masked", masked, np.uint8, (count,))
         _expect("hidden", hidden, np.float32, (len(held[0]), width))
-        output = _Output(None, address(mask), address(masked), address(argmax), address(hidden))
+        output = _Output(None, address(mask), address(masked), address(argmax), address(hidden), argmax_only)
         _check(self._lib.cg_model_forward(self._model, byref(c_batch), byref(output)), "forward")
         if count == 0:
             return np.empty((0, self.config.vocab_size), np.float32)

@@ -268,6 +268,36 @@ void pack_matrix(int fmt, int n, int k, const void* raw, uint8_t* out) {
     }
 }
 
+// The upper five bits of every code, rounded, and eight times its scale. By Cauchy and Schwarz the products differ by no
+// more than the length of what is left out times that of x. Each of the two sums is rounded twice per group at most.
+void coarse_row(int k, const uint8_t* q8, uint8_t* q5, float* error) {
+    double whole = 0, left_out = 0;
+    for (int j = 0; j < k / CG_GROUP; ++j, q8 += 34, q5 += 22) {
+        const float scale = half_to_float(load_u16(q8));
+        const uint16_t coarse = float_to_half(8.0f * scale);
+        int64_t squares = 0, differences = 0;
+        uint32_t high = 0;
+        for (int i = 0; i < CG_GROUP; ++i) {
+            const int q = int8_t(q8[2 + i]);
+            const int code = q >= 124 ? 15 : (q + 4) >> 3;  // 128 / 8 would be one more than five bits hold
+            const uint8_t bits = uint8_t(code + 16);
+            squares += q * q;
+            differences += (q - 8 * code) * (q - 8 * code);
+            high |= uint32_t(bits >> 4) << i;
+            uint8_t& nibbles = q5[6 + i % 16];
+            nibbles = i < 16 ? bits & 15 : uint8_t(nibbles | (bits << 4));
+        }
+        store_u16(q5, coarse);
+        std::memcpy(q5 + 2, &high, 4);
+        // A scale beyond float16 after all leaves no bound.
+        const double s = half_to_float(coarse) == 8.0f * scale ? double(scale) : std::nan("");
+        whole += s * s * double(squares);
+        left_out += s * s * double(differences);
+    }
+    const double rounding = (4.0 * k / CG_GROUP + 32) * 0x1p-24;
+    *error = float((std::sqrt(left_out) + rounding * 2 * std::sqrt(whole)) * 1.0001);
+}
+
 void unpack_row(int fmt, int k, const uint8_t* block, int lane, float* out) {
     const PackInfo p = pack_info(fmt);
     if (is_float(fmt)) {

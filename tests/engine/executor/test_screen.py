@@ -1,0 +1,205 @@
+"""The head read through its screen: the same argmax, of the same bits, as of all logits, and most of them not computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from engine.executor import native_executor
+from engine.executor.native_weights import LinearPacker
+from engine.kernels.cpu.loader import load
+from engine.kv_cache.manager import KVCacheManager
+from engine.sampling.sampler import ArgmaxMasks
+from engine.sampling_params import SamplingParams
+from engine.scheduler.batch import ScheduleBatch, make_row
+from tests.engine.executor.driver import Sequences
+from tests.engine.executor.native_driver import NativeDriver, load_native
+from tests.engine.executor.test_native_executor import Allow, make_req
+from tests.engine.kernels.cpu.linear_cases import LEVELS
+from tests.engine.models.tiny import make_model, random_tokens, save
+
+VOCAB, HIDDEN = 1003, 256
+pytestmark = pytest.mark.skipif(not LEVELS, reason="no compiler for the native kernels")
+
+
+class AtLevel:
+    """The library, whose contexts compute at one instruction-set level."""
+
+    def __init__(self, isa):
+        self._lib, self._isa = load(), isa
+
+    def __getattr__(self, name):
+        return getattr(self._lib, name)
+
+    def cg_ctx_create(self, threads, _):
+        return self._lib.cg_ctx_create(threads, int(self._isa))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A model with eight tokens far from the others, as real ones have, and these once more: argmax has to choose
+    between equals."""
+    model = make_model("qwen3", scale=0.1, vocab_size=VOCAB, hidden_size=HIDDEN)
+    with torch.no_grad():
+        model.lm_head.weight[40:48] *= 8
+        model.lm_head.weight[700:708] = model.lm_head.weight[40:48]
+        model.lm_head.weight[500] = 0.0
+    return save(model, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=[(isa, threads) for isa in LEVELS for threads in (1, 3)], ids=str)
+def executor(request, path):
+    isa, threads = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_executor, "load", lambda: AtLevel(isa))
+        made = load_native(path, quantization="int8", threads=threads, pages=128)
+    yield made
+    made.close()
+
+
+def both(executor, batch, masks=None):
+    """(argmax, its logits' bits) of a step computed whole and through the screen, and how many logits differ."""
+    results, logits = [], []
+    for argmax_only in (False, True):
+        best = np.empty(len(batch.logits_index), np.int32)
+        more = {} if masks is None else {"mask": masks.rows, "masked": masks.flags}
+        found = executor.model.forward(batch, argmax=best, argmax_only=argmax_only, **more).copy()
+        rows = np.flatnonzero(best >= 0)
+        results.append((best.tolist(), found[rows, best[rows]].view(np.uint32).tolist()))
+        logits.append(found.view(np.uint32))
+    return *results, int((logits[0] != logits[1]).sum())
+
+
+def last_of(executor, rows):
+    batch = Sequences(NativeDriver(executor)).batch([(str(i), random_tokens(9, seed=i), 0) for i in range(rows)])
+    return replace(batch, logits_index=batch.cu_seqlens[1:] - 1)
+
+
+def rested(executor):
+    """After as many steps as the screen pauses behind one that it could not settle."""
+    batch = last_of(executor, 1)
+    for _ in range(32):
+        executor.model.forward(batch, argmax=np.empty(1, np.int32), argmax_only=True)
+    return executor
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 16, 17])
+def test_the_argmax_is_that_of_all_logits(executor, rows):
+    whole, screened, left_out = both(rested(executor), last_of(executor, rows))
+    assert whole == screened
+    if rows in (1, 17):
+        assert (left_out > VOCAB / 4) == (rows == 1), "so much was not computed; of many rows all is"
+
+
+def test_equal_logits_give_the_lowest_token(executor):
+    batch = Sequences(NativeDriver(executor)).batch([("a", random_tokens(48, seed=3), 0)])
+    for start in (0, 16, 32):
+        whole, screened, _ = both(executor, replace(batch, logits_index=np.arange(start, start + 16, dtype=np.int32)))
+        assert whole == screened
+        assert set(whole[0]) & set(range(40, 48))
+        assert not set(whole[0]) & set(range(700, 708))
+
+
+def test_where_all_tokens_are_alike_the_head_is_read_whole(path, tmp_path):
+    model = make_model("qwen3", scale=0.1, vocab_size=VOCAB, hidden_size=HIDDEN)
+    with torch.no_grad():
+        model.lm_head.weight[:] = model.lm_head.weight[:1] * torch.linspace(1.0, 1.001, VOCAB)[:, None]
+    executor = load_native(save(model, tmp_path), quantization="int8", threads=2)
+    for rows in (1, 2, 1):
+        whole, screened, left_out = both(rested(executor), last_of(executor, rows))
+        assert whole == screened
+        assert left_out == 0
+    executor.close()
+
+
+def test_after_a_step_that_it_could_not_settle_the_screen_pauses(executor):
+    rested(executor)
+    many = Sequences(NativeDriver(executor)).batch([("a", [500] * 16, 0)])
+    assert both(executor, many)[2] == 0, "not one of sixteen rows is settled"
+    assert [both(executor, last_of(executor, 1))[2] > 0 for _ in range(40)] == [False] * 32 + [True] * 8
+
+
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.05, 0.5, 1.0])
+def test_under_a_mask(executor, share):
+    rng = np.random.default_rng(int(share * 1000))
+    batch = Sequences(NativeDriver(executor)).batch([("a", random_tokens(12, seed=8), 0)])
+    bits = rng.random((12, -(-VOCAB // 32) * 32)) < share
+    masks = ArgmaxMasks(
+        np.packbits(bits, axis=1, bitorder="little").view(np.int32), (rng.random(12) < 0.7).astype(np.uint8)
+    )
+    whole, screened, _ = both(executor, batch, masks)
+    assert whole == screened
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30, 1e-30])
+@pytest.mark.parametrize("place", ["embedding", "head"])
+def test_numbers_that_are_not_finite_or_extreme(path, value, place, tmp_path):
+    model = make_model("qwen3", scale=0.1, vocab_size=VOCAB, hidden_size=HIDDEN)
+    with torch.no_grad():
+        weight = model.model.embed_tokens.weight if place == "embedding" else model.lm_head.weight
+        weight[77, 5] = value
+    executor = load_native(save(model, tmp_path), quantization="int8", threads=2)
+    batch = Sequences(NativeDriver(executor)).batch([("a", [5, 77, 6], 0), ("b", random_tokens(5), 0)])
+    whole, screened, _ = both(executor, batch)
+    executor.close()
+    assert whole == screened
+
+
+def test_models_without_a_screen(path):
+    for quantization in ("none", "int4"):
+        executor = load_native(path, quantization=quantization)
+        batch = Sequences(NativeDriver(executor)).batch([("a", random_tokens(3), 0)])
+        whole, screened, left_out = both(executor, batch)
+        executor.close()
+        assert whole == screened
+        assert left_out == 0
+
+
+def step(executor, requests, draft):
+    """One decode step of requests with these settings: (argmax_only that the model was given, tokens)."""
+    kv = KVCacheManager(executor.num_pages, executor.page_size)
+    rows = []
+    for index, (settings, grammar) in enumerate(requests):
+        prompt, settings = random_tokens(20, seed=index), dict(settings)
+        prompt_logprobs = settings.pop("prompt_logprobs", False)
+        req = make_req(kv, prompt, params=SamplingParams(**{"temperature": 0.0, **settings}), grammar=grammar)
+        req.prompt_logprobs = prompt_logprobs
+        rows.append(make_row(req, 20, draft if index == 0 else ()))
+    given = []
+    forward = executor.model.forward
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor.model, "forward", lambda *a, **k: given.append(k["argmax_only"]) or forward(*a, **k))
+        outputs = executor.execute(ScheduleBatch(tuple(rows), executor.page_size)).rows
+    assert not [row.error for row in outputs if row.error]
+    return given, [row.token_ids for row in outputs]
+
+
+NEEDS_LOGITS = [
+    ({"temperature": 1.0}, None, ()),
+    ({"logprobs": True}, None, ()),
+    ({"presence_penalty": 0.5}, None, ()),
+    ({"repetition_penalty": 1.1}, None, ()),
+    ({"logit_bias": {3: 1.0}}, None, ()),
+    ({"min_tokens": 2}, None, ()),
+    ({"prompt_logprobs": True}, None, ()),
+    ({}, Allow({1, 2}), (1,)),
+]
+NEEDS_NONE = [({}, None, ()), ({}, None, (4, 5)), ({}, Allow({1, 2, 3}), ())]
+
+
+@pytest.mark.parametrize(("settings", "grammar", "draft"), NEEDS_LOGITS + NEEDS_NONE, ids=str)
+def test_the_screen_is_used_where_nothing_but_the_argmax_decides(executor, path, settings, grammar, draft):
+    """And a request that needs all logits gets them for the whole step: tokens are those of a model without a screen."""
+    requests = [(settings, grammar), ({}, None)]
+    given, tokens = step(executor, requests, draft)
+    assert given == [(settings, grammar, draft) in NEEDS_NONE]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LinearPacker, "names", lambda self, names=LinearPacker.names: names(self)[:-1])
+        patch.setattr(native_executor, "load", lambda: AtLevel(executor._lib.cg_ctx_isa(executor._context)))
+        other = load_native(path, quantization="int8", pages=128)
+    assert "screen" not in other._linears
+    assert step(other, requests, draft)[1] == tokens
+    other.close()
