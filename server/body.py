@@ -37,8 +37,9 @@ from server.unpacking import CODINGS, UnsupportedCoding, too_large, unpack
 
 T = TypeVar("T")
 
-_SECOND_LOOK = 0.05
-"""Seconds: after a pause of the whole process the time is over before what came meanwhile has been read."""
+_PAUSE = 1.0
+"""Seconds: time that is over so late has passed while this process was stopped or had no processor, perhaps with its
+client. The client gets it again."""
 
 
 def header(scope: Scope, name: bytes) -> bytes:
@@ -102,10 +103,14 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: 
 async def _receive(receive: Receive, deadline: float, stall: float) -> Message:
     """The next piece of a body. A trickle is a timeout (408); a body that stops is incomplete (400)."""
     left = deadline - time.monotonic()
-    for seconds in (min(left, stall), _SECOND_LOOK if left > 0 else 0.0):
+    late = True
+    while late:
+        seconds = max(0.0, min(left, stall))
+        due = time.monotonic() + seconds
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await receive()
+        late = time.monotonic() - due > _PAUSE
     if left > stall:
         raise IncompleteBody("The request body is incomplete: it stopped arriving.")
     raise RequestTimeout("The request body did not arrive in time.")

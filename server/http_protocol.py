@@ -20,6 +20,7 @@ import contextlib
 import re
 import socket
 import struct
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -40,6 +41,9 @@ _UPGRADE = re.compile(rb"\nupgrade(?=:)", re.IGNORECASE)
 _UPGRADE_BYTES = len(b"\nupgrade")
 _WATCH_INTERVAL = 0.25
 """Seconds between two looks at a connection from which nothing is read."""
+_PAUSE = 1.0
+"""Seconds: a timer that ends so late says that this process was stopped, or had no processor time, perhaps with its
+client. The client gets the time again."""
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -177,7 +181,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self._write_timeout, self._cut_off)
+            self._arm_write_timer(self._cut_off)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -186,6 +190,10 @@ class GatewayProtocol(HttpToolsProtocol):
             self._expect_flush()
 
     def timeout_keep_alive_handler(self) -> None:
+        if self._was_paused(self.timeout_keep_alive_task):
+            again = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = again
+            return
         super().timeout_keep_alive_handler()
         self._expect_flush()
 
@@ -196,10 +204,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def _expect_flush(self) -> None:
         """After an answer: a closing connection waits for its last bytes for ever, unless somebody ends it."""
         if self._write_timer is None and self.transport.get_write_buffer_size() > 0:
-            self._write_timer = self.loop.call_later(self._write_timeout, self._flush_timed_out)
+            self._arm_write_timer(self._flush_timed_out)
 
     def _flush_timed_out(self) -> None:
-        self._write_timer = None
         if self.transport.get_write_buffer_size() > 0:
             self._cut_off()
 
@@ -243,11 +250,26 @@ class GatewayProtocol(HttpToolsProtocol):
         self._header_timer = self.loop.call_later(self._header_timeout, self._header_timed_out)
 
     def _header_timed_out(self) -> None:
-        self._header_timer = None
-        if self._head_count:
+        timer, self._header_timer = self._header_timer, None
+        if self._was_paused(timer):
+            self._arm_header_timer()
+        elif self._head_count:
             self._refuse(RequestTimeout("The request's headers did not arrive in time."))
         elif not self.transport.is_closing():
             self.transport.close()
+
+    def _arm_write_timer(self, then: Callable[[], None]) -> None:
+        self._write_timer = self.loop.call_later(self._write_timeout, self._write_timed_out, then)
+
+    def _write_timed_out(self, then: Callable[[], None]) -> None:
+        timer, self._write_timer = self._write_timer, None
+        if self._was_paused(timer):
+            self._arm_write_timer(then)
+        else:
+            then()
+
+    def _was_paused(self, timer: asyncio.TimerHandle | None) -> bool:
+        return timer is not None and self.loop.time() - timer.when() > _PAUSE
 
     def _cancel_header_timer(self) -> None:
         if self._header_timer is not None:
