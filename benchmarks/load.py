@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,15 @@ import orjson
 import psutil
 
 
-@contextmanager
-def hash_lm_server(port: int, *flags: str) -> Iterator[psutil.Process]:
+def hash_lm_server(port: int, *flags: str) -> AbstractContextManager[psutil.Process]:
     """``callgate serve --model hash-lm``, ready, for the length of a block."""
-    command = [sys.executable, "-m", "server", "serve", "--model", "hash-lm", "--port", str(port), *flags]
+    return serving("hash-lm", port, *flags)
+
+
+@contextmanager
+def serving(model: str, port: int, *flags: str) -> Iterator[psutil.Process]:
+    """``callgate serve``, ready, for the length of a block."""
+    command = [sys.executable, "-m", "server", "serve", "--model", model, "--port", str(port), *flags]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             _wait_ready(port)
@@ -75,6 +80,7 @@ class Load:
     port: int
     prompt_tokens: int
     max_tokens: int
+    model: str = "hash-lm"
     count: int = 0
     rng: random.Random = field(default_factory=lambda: random.Random(10))
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
@@ -83,7 +89,7 @@ class Load:
         self.count += 1
         text = f"{self.count:08}" + "x" * max(0, self.prompt_tokens - 8)
         length = self.rng.randint(self.max_tokens // 2, self.max_tokens * 3 // 2)
-        fields = {"model": "hash-lm", "prompt": text, "max_tokens": length, "stream": True}
+        fields = {"model": self.model, "prompt": text, "max_tokens": length, "stream": True}
         return post("/v1/completions", fields)
 
     async def ask(self) -> Answer:
