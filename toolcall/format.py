@@ -56,8 +56,7 @@ class Format:
     def rescue_tables(self) -> Tables:
         """The format's own ways first, then those of toolcall.rescue."""
         blocks = (*map(rescue.with_foreign, self.blocks), *rescue.anywhere_blocks())
-        own = tuple(body for block in self.blocks if block.keep_opener for body in block.bodies)
-        return build_tables(blocks, (*self.bare, *rescue.bare_blocks(own)), self._layout)
+        return build_tables(blocks, (*self.bare, *rescue.bare_blocks(self.blocks)), self._layout)
 
     def marks_off(self, block: Block) -> bool:
         """Whether what stands in the block is meant as a call, whatever name it has."""

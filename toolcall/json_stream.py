@@ -37,9 +37,13 @@ _JSON_SPACE = {ord(char): " " for char in SPACE if char not in " \t\r\n"}
 _ATOM = re.compile(r"[^\s,:;\]})\[{(\"'<>`]+")
 _PHRASE = re.compile(r"[^\s,:;\]})\[{(\"'<>`][^,;\]})\[{(\"'<>`\n]*")
 _LINE_END, _COMMENT_END = Markers(("\n",)), Markers(("*/",))
-_COMMAS, _COLONS = ",;，", ":=："
+_COMMAS, COLONS = ",;，", ":=："
+_BEGINS_VALUE = '"{[-0123456789tfnTFN'
+"""What a value certainly begins with, behind a key without a colon."""
 _NOISE = "\\/#"
 """What comments begin with, and line ends that are written as escapes."""
+_ODD = frozenset(_NOISE + _COMMAS + COLONS)
+_USUAL = {"comma": ",", "colon": ":"}
 _OTHER_WORDS = {"TRUE": "true", "FALSE": "false", "NULL": "null", "undefined": "null"}
 _NO_NUMBER = re.compile(r"[+-]?(?:nan|inf(?:inity)?)", re.IGNORECASE)
 """What JSON has no word for is text, as in tags."""
@@ -113,6 +117,7 @@ def read_value(
     object has closed): from there on the text is taken for what it seems to be. inside: the opening brace of an
     object has been read and put."""
     frame = _Frame(python)
+    odd: frozenset[str] = frozenset() if lx.ends is None else _ODD | lx.ends.first
     if inside:
         _open(frame, "{")
     while True:
@@ -137,15 +142,12 @@ def read_value(
                 put(space)
             continue
         need = frame.need
-        if lx.ends is not None and (yield from _mended(lx, frame, char, put)):
+        if char in odd and char != _USUAL.get(need) and (yield from _mended(lx, frame, char, put)):
             pass
         elif need == "comma":
             _after_value(lx, frame, char, put)
         elif need == "colon":
-            if char != ":" and not (lx.ends is not None and char in _COLONS):
-                raise NoCall
-            put(":")
-            lx.pos += 1
+            read_colon(lx, char, put)
             frame.need = "value"
         elif char in "]})":
             _close(lx, frame, char, put)
@@ -163,8 +165,8 @@ def read_value(
 
 
 def _mended(lx: Lexer, frame: _Frame, char: str, put: Put) -> Read[bool]:
-    """Passes over what says nothing: a comment, a line end written as an escape, a comma too many. Where the call ends
-    although brackets are missing, writes them. Returns whether there was any of that."""
+    """Passes over what says nothing: a comment, a line end written as an escape, a comma or colon too many. Where the
+    call ends although brackets are missing, writes them. Returns whether there was any of that."""
     assert lx.ends is not None
     if char in _NOISE:
         return (yield from _pass_comment(lx, char, python=frame.python))
@@ -172,6 +174,9 @@ def _mended(lx: Lexer, frame: _Frame, char: str, put: Put) -> Read[bool]:
         passed = bool(frame.comma or frame.fresh)
         lx.pos += passed
         return passed
+    if char in COLONS and frame.need == "value" and frame.closers[-1:] == ["}}"]:
+        lx.pos += 1
+        return True
     if char in lx.ends.first and (frame.need == "comma" or frame.comma) and (yield from ends_here(lx)):
         _close_all(frame, put)
         return True
@@ -228,6 +233,17 @@ def read_bare_key(lx: Lexer) -> Read[str]:
         yield
     lx.pos = found.end()
     return found.group()
+
+
+def read_colon(lx: Lexer, char: str, put: Put) -> None:
+    """The colon behind a key, which may be missing in front of a value where a call is marked off."""
+    if char == ":" or (lx.ends is not None and char and char in COLONS):
+        lx.pos += 1
+        put(":")
+    elif lx.ends is not None and char and char in _BEGINS_VALUE:
+        put(": ")
+    else:
+        raise NoCall
 
 
 def _open(frame: _Frame, char: str) -> None:

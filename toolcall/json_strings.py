@@ -22,6 +22,8 @@ _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
 _PREFIX = re.compile(r"([rRuUfF]{0,2})([\"']?)")
 _BEHIND = SPACE + ',:;}])[{<+`"'
 """What may stand behind the quote that ends a string, or behind a string where nothing should stand."""
+_ENDS = (",", ":", "}", "]")
+"""Of these, what is none of the string's own."""
 _BEHIND_PYTHON = _BEHIND + "'.%*=!"
 TYPOGRAPHIC = "“”„`"
 """Quotes that JSON does not have."""
@@ -113,6 +115,10 @@ class _Quoted:
     seen: bool = False
     """There was an apostrophe, or a quote in front of a word."""
 
+    def ends_here(self, lx: Lexer) -> bool:
+        """Whether the quote in front of this place certainly ends the string. Only saves time."""
+        return self.mark == '"' and not self.opened and lx.buf[lx.pos : lx.pos + 1] in _ENDS
+
     def holds_quote(self, lx: Lexer) -> Read[bool]:
         """Whether the quote in front of this place is a part of the string."""
         if self.mark == "'":
@@ -164,7 +170,8 @@ def read_string(
         lx.pos += 1
         yield from _read_triple(lx, put, mark * 3, raw)
         return
-    if inner and mark == '"' and not python and (yield from at_words(lx, ('""',))):
+    plain = lx.buf[lx.pos : lx.pos + 1] not in ("", mark)  # saves time
+    if inner and mark == '"' and not python and not plain and (yield from at_words(lx, ('""',))):
         lx.pos += 2
         yield from _read_triple(lx, put, mark * 3, raw)
         return
@@ -172,7 +179,7 @@ def read_string(
     quoted = _Quoted(mark, python, inner, inside)
     while True:
         yield from _read_plain(lx, put, quoted, raw=raw, quick=quick)
-        if python or not inner or (again := (yield from _goes_on(lx))) is None:
+        if python or not inner or lx.buf[lx.pos : lx.pos + 1] in _ENDS or (again := (yield from _goes_on(lx))) is None:
             break
         quoted = _Quoted(again, python, inner, inside)
     put('"')
@@ -198,7 +205,7 @@ def _read_plain(lx: Lexer, put: Put, quoted: _Quoted, *, raw: bool, quick: bool)
             yield from _read_raw_pair(lx, put) if raw else _read_escape(lx, put, quoted.python)
             continue
         lx.pos += 1
-        if char == quoted.mark and not (yield from quoted.holds_quote(lx)):
+        if char == quoted.mark and (quoted.ends_here(lx) or not (yield from quoted.holds_quote(lx))):
             return
         put(escape(char))
 

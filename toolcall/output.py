@@ -87,6 +87,8 @@ class Output:
         self.calls_ended = 0
         self.discard_calls = False
         self.make_id = make_id
+        self.lead = ""
+        """Text that stands in front of the call that is being read, and goes out if it is one."""
         self._call: CallWriter | None = None
         self._events: list[Event] = []
 
@@ -128,6 +130,7 @@ class Output:
 
     def drop_call(self) -> None:
         """The open call was none or was cut off: it never gets an end."""
+        self.lead = ""
         if self._call is not None:
             self.flush()
             self._call = None
@@ -139,6 +142,10 @@ class Output:
     def start(self, call: CallWriter) -> None:
         assert call.tool is not None
         call.started = True
+        if self.lead:
+            self.content.put(self.lead)
+            self.lead = ""
+            self._events.append(TextDelta(self.content.take()))
         if self.discard_calls:
             return
         call.index = self.next_index

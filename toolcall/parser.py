@@ -140,6 +140,7 @@ class OutputParser:
             rescue=self._rescue,
             undeclared=self._undeclared and self._format.marks_off(block),
             more=lambda: not self.stopped,
+            inside=self._options,
         )
 
     # ------------------------------------------------------------------ reading

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from toolcall.syntax import Block, Body, JsonCalls, PythonCalls, TaggedCalls
 from toolcall.syntax.block import FENCES
+from toolcall.syntax.fenced import FencedBlock, may_be_fenced
 
 _JSON = JsonCalls()
 _AROUND_ARGUMENTS = ("<parameters>", "</parameters>", "<arguments>", "</arguments>")
@@ -50,7 +51,7 @@ INVOKE_TAGS = TaggedCalls(
 ARGUMENT_TAGS = TaggedCalls(
     call_open="",
     name_end="\n",
-    name_stops=("<arg_key>", "</tool_call>", "<tool_call>", "{", "("),
+    name_stops=("<arg_key>", "</tool_call>", "<tool_call>", "{", "(", "\\n"),
     header_stops=("<arg_value>",),
     param_open="<arg_key>",
     key_end="</arg_key>",
@@ -60,6 +61,7 @@ ARGUMENT_TAGS = TaggedCalls(
     call_close="</tool_call>",
     next_open=("<tool_call>",),
     object_body=True,
+    around=("\\n",),
 )
 FOREIGN_BODIES: tuple[Body, ...] = (
     JsonCalls(foreign=True),
@@ -92,6 +94,7 @@ WRAPPERS = (
 _AROUND_TAGS = ("<tool_call>", "<tool_calls>", "<function_calls>", "<minimax:tool_call>")
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_calls>", "</tool_calls>", "<function_calls>", "</function_calls>")
 """What may stand around a call inside a fence."""
+_LATE = "</tool_call>"
 _PYTHON = PythonCalls(foreign=True)
 STRAYS = (">", ",", ".", ":", ";")
 """One character before the object: what is left of an opener, or of a separator, that the model began with."""
@@ -111,9 +114,12 @@ def _kind(body: Body) -> tuple[type, str]:
     return type(body), body.call_open if isinstance(body, TaggedCalls) else ""
 
 
-def bare_blocks(own: tuple[Body, ...]) -> tuple[Block, ...]:
-    """Read where a call may stand. own: how the family writes calls, which may stand in another's mark too."""
-    late = ("</tool_call>",)
+def bare_blocks(family: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Read where a call may stand. family: its own blocks, which may stand in a fence, and whose calls may stand in
+    another's mark too."""
+    late = _late(family)
+    own = tuple(body for block in family if block.keep_opener for body in block.bodies)
+    marked = tuple(map(with_foreign, may_be_fenced(family)))
     bodies: tuple[Body, ...] = (_JSON, FUNCTION_TAGS, INVOKE_TAGS)
     have = {_kind(body) for body in bodies}
     bodies = (*(b for b in own if isinstance(b, TaggedCalls) and _kind(b) not in have), *bodies)
@@ -122,7 +128,16 @@ def bare_blocks(own: tuple[Body, ...]) -> tuple[Block, ...]:
         for o in ("", *STRAYS)
     )
     fences = tuple(
-        Block(opener=f, bodies=(*bodies, *code), closers=("```",), inner=_TAGS, rescued=True, hold=True, strict=True)
+        FencedBlock(
+            opener=f,
+            bodies=(*bodies, *code),
+            closers=("```",),
+            inner=_TAGS,
+            rescued=True,
+            hold=True,
+            strict=True,
+            own=marked,
+        )
         for f in FENCES
         for code in ((PythonCalls(),) if f == "```tool_code" else (),)
     )
@@ -130,12 +145,16 @@ def bare_blocks(own: tuple[Body, ...]) -> tuple[Block, ...]:
         Block(opener=o, bodies=bodies, closers=(c,) if c else (), rescued=True, hold=True, strict=True)
         for o, c in WRAPPERS
     )
-    return (*objects, bare_list(_JSON, PythonCalls()), *fences, *wrappers)
+    return (*objects, bare_list(_JSON, PythonCalls(), late=late), *fences, *wrappers)
 
 
-def bare_list(*bodies: Body) -> Block:
-    """A list of calls where a call may stand."""
-    late = ("</tool_call>",)
+def _late(family: tuple[Block, ...]) -> tuple[str, ...]:
+    """What may close calls whose opener is missing."""
+    return (_LATE, *(c for block in family for c in block.closers if len(c) > 1 and c not in FENCES))
+
+
+def bare_list(*bodies: Body, late: tuple[str, ...] = (_LATE,)) -> Block:
+    """A list of calls where a call may stand. late: see ``_late``."""
     return Block(opener="", bodies=bodies, closers=late, rescued=True, hold=True, strict=True, triggers="[")
 
 

@@ -114,7 +114,7 @@ ROWS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
     (
         "qwen3_coder",
         "<tool_call><function=edit><parameter=text>\r\nx\r\n</parameter></function></tool_call>",
-        [("edit", {"text": "\r\nx\r\n"})],
+        [("edit", {"text": "x"})],
         "",
     ),
     (

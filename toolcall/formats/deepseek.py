@@ -11,8 +11,8 @@ _FENCES = ("```json", "```")
 _EOS = ("<｜end▁of▁sentence｜>",)
 
 
-def _mark(words: str, gap: str = "▁") -> str:
-    return f"<｜{words.replace(' ', gap)}｜>"
+def _mark(words: str, gap: str = "▁", bar: str = "｜") -> str:
+    return f"<{bar}{words.replace(' ', gap)}{bar}>"
 
 
 _BEGIN, _END, _CALL, _CALL_END, _SEP = map(
@@ -20,7 +20,7 @@ _BEGIN, _END, _CALL, _CALL_END, _SEP = map(
 )
 _V3 = NamedJson(
     call_open=_CALL,
-    prefixes=("function" + _SEP,),
+    prefixes=("function" + _SEP, "function " + _SEP),
     name_ends=(_SEP, "\n"),
     name_stops=("{", "```"),
     leads=_FENCES,
@@ -29,18 +29,19 @@ _V3 = NamedJson(
 )
 
 
-def _misspelt(gap: str) -> Block:
+def _misspelt(gap: str, bar: str = "｜") -> Block:
     """A section as models spell it that have no tokens for its marks."""
-    sep = _mark("tool sep", gap)
+    sep = _mark("tool sep", gap, bar)
     calls = replace(
         _V3,
-        call_open=_mark("tool call begin", gap),
+        call_open=_mark("tool call begin", gap, bar),
         prefixes=("function" + sep,),
         name_ends=(sep, "\n"),
-        closes=(_mark("tool call end", gap),),
+        closes=(_mark("tool call end", gap, bar),),
     )
     bodies = (replace(_V3, foreign=True), replace(calls, foreign=True), replace(calls, call_open="", foreign=True))
-    return Block(opener=_mark("tool calls begin", gap), bodies=bodies, closers=(_mark("tool calls end", gap), _END))
+    opener, closer = _mark("tool calls begin", gap, bar), _mark("tool calls end", gap, bar)
+    return Block(opener=opener, bodies=bodies, closers=(closer, _END))
 
 
 _SECTION = (
@@ -48,6 +49,7 @@ _SECTION = (
     Block(opener=_CALL, keep_opener=True, bodies=(_V3,), closers=(_END,)),
     Block(opener=_mark("tool calls"), bodies=(replace(_V3, foreign=True),), closers=(_END,)),
     *map(_misspelt, ("_", " ", "\\_")),
+    *(_misspelt(gap, "|") for gap in "▁_"),
 )
 """V3 and V3.1 differ in what stands around the name; either's way is read in both."""
 

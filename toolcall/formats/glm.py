@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import string
+from dataclasses import replace
+
 from toolcall.format import Format
 from toolcall.rescue import ARGUMENT_TAGS, FOREIGN_BODIES
 from toolcall.syntax import Block, TaggedCalls
@@ -16,6 +19,15 @@ GLM45 = Format(
             bodies=(ARGUMENT_TAGS, *FOREIGN_BODIES),
             closers=("</tool_call>",),
             single=True,
+        ),
+    ),
+    bare=(
+        Block(
+            opener="",
+            bodies=(replace(ARGUMENT_TAGS, name_stops=("<arg_key>",), object_body=False, unmarked=True),),
+            triggers=string.ascii_letters + "_",
+            rescued=True,
+            hold=True,
         ),
     ),
     end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),
@@ -42,9 +54,16 @@ def _hunyuan(suffix: str) -> tuple[Block, ...]:
         next_open=(mark("tool_call"), mark("/tool_calls")),
         object_body=True,
     )
+    late = (calls.call_close, calls.value_close)
     return (
-        Block(opener=mark("tool_calls"), bodies=(calls,), closers=(mark("/tool_calls"),)),
-        Block(opener=mark("tool_call"), keep_opener=True, bodies=(calls,), closers=(mark("/tool_calls"),)),
+        Block(opener=mark("tool_calls"), bodies=(calls,), closers=(mark("/tool_calls"),), leftovers=late),
+        Block(
+            opener=mark("tool_call"),
+            keep_opener=True,
+            bodies=(calls,),
+            closers=(mark("/tool_calls"),),
+            leftovers=late,
+        ),
     )
 
 

@@ -13,6 +13,7 @@ _BLOCK = Block(
     bodies=(JsonCalls(), *FOREIGN_BODIES[1:], NAME_FIRST),
     closers=("</tool_call>",),
     inner=("```json", "```"),
+    prose=True,
     leftovers=("</tool_response>", "</tool>", "</tools>", "</function_call>", "</tool_calls>", "</toolcall>"),
 )
 

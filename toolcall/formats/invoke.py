@@ -30,9 +30,10 @@ def prefixed(prefix: str) -> TaggedCalls:
 
 def _wrapped(opener: str, closer: str) -> tuple[Block, ...]:
     calls = replace(INVOKE, next_open=("<invoke", closer))
+    late = (calls.call_close, calls.value_close)
     return (
-        Block(opener=opener, bodies=(calls, JsonCalls(foreign=True)), closers=(closer,)),
-        Block(opener=calls.call_open, keep_opener=True, bodies=(calls,), closers=(closer,)),
+        Block(opener=opener, bodies=(calls, JsonCalls(foreign=True)), closers=(closer,), leftovers=late),
+        Block(opener=calls.call_open, keep_opener=True, bodies=(calls,), closers=(closer,), leftovers=late),
     )
 
 
@@ -103,7 +104,8 @@ STEP3 = Format(
             opener=opener,
             keep_opener=opener == _STEP_CALLS.call_open,
             closers=(_STEP_SECTION_END,),
-            inner=_STEP_INNER,
+            inner=(*_STEP_INNER, "function", "<｜tool_sep｜>"),
+            leftovers=(_STEP_CALLS.call_close, _STEP_CALLS.value_close),
             bodies=(_STEP_CALLS,),
         )
         for opener in ("<｜tool_calls_begin｜>", *_STEP_INNER[:2], _STEP_CALLS.call_open)

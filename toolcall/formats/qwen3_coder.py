@@ -13,6 +13,7 @@ _WRAPPED = Block(
     opener="<tool_call>",
     bodies=(FUNCTION_TAGS, *_OTHERS),
     closers=("</tool_call>",),
+    prose=True,
     leftovers=("</function>", "</parameter>", "</function_invocation>", "</tool_calls>", "</toolcall>"),
 )
 _LONE = Block(

@@ -8,10 +8,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
-from toolcall.lexer import SPACE, Lexer, Markers, NoCall, Read, at_marker, peek, second
+from toolcall.lexer import MAX_HEADER, SPACE, Lexer, Markers, NoCall, Read, at_marker, peek, second
 from toolcall.output import Output
 
 FENCES = ("```json", "```JSON", "```xml", "```tool_call", "```tool_code", "```")
+
+
+_LINE = r"[ \t]*+\r?\n\s*+"
+_PROSE = re.compile(
+    _LINE + r"""(\w[^{}<>\[\]`]*+)(?:\{\s*+["']?(?:name|arguments|type|function)["']?\s*+:|<function=)"""
+)
+_PART_OF_PROSE = re.compile(
+    r"[ \t]*+\r?|" + _LINE + r"""(?:\w[^{}<>\[\]`]*+(?:\{\s*+["']?\w*+["']?\s*+|<[a-z]*+)?+)?+"""
+)
 
 
 class EmptyBlock(NoCall):
@@ -33,6 +42,8 @@ class Options:
     undeclared: bool = False
     more: Callable[[], bool] = lambda: True
     """Whether another call may follow (parallel_tool_calls)."""
+    inside: Callable[[Block], Options] | None = None
+    """The options of a block inside this one."""
 
 
 class Body(Protocol):
@@ -81,7 +92,8 @@ class Block:
     rescued: the block is none of the format's own. hold, strict: see Options. single: one call only. listed: one of
     several calls may name an undeclared tool; in brackets that is so anyway. only_declared: no call of it may name a
     tool that is not declared.
-    triggers: for a bare block without opener, the characters that its calls begin with.
+    triggers: for a bare block without opener, the characters that its calls begin with. prose: text may stand on
+    lines of its own between the opener and the first call.
     """
 
     opener: str
@@ -99,6 +111,7 @@ class Block:
     listed: bool = False
     only_declared: bool = False
     triggers: str = ""
+    prose: bool = False
 
     @cached_property
     def _closing(self) -> Markers:
@@ -155,6 +168,9 @@ class Block:
         moved = fence = False
         in_list = self.listed
         lx.ends = self._ends if len(self.opener) > 1 and not options.strict else None
+        first = options
+        if self.prose and options.rescue and (yield from self._pass_prose(lx, out)):
+            first = _marked(options)
         while True:
             if count or moved:
                 lx.mark()
@@ -182,7 +198,7 @@ class Block:
                 return False
             release = lx.since_mark
             try:
-                yield from body.read(lx, out, _marked(options) if body.foreign else options)
+                yield from body.read(lx, out, _marked(options) if body.foreign else first)
             except NoCall:
                 if not in_list or options.rescued or out.call_is_named or (lx.starved and lx.eof):
                     raise NoCall(release, moved=moved) from None
@@ -191,9 +207,26 @@ class Block:
                 moved = True
                 continue
             count += 1
+            first = options
             lx.unmark()
             if self.single or not options.more():
                 return not self.closers
+
+    def _pass_prose(self, lx: Lexer, out: Output) -> Read[bool]:
+        """Text in front of the first call, which goes out with it; looks no further than it must."""
+        while True:
+            rest = lx.buf[lx.pos : lx.pos + MAX_HEADER]
+            found = _PROSE.match(rest)
+            if found is not None:
+                text = found.group(1)
+                if out.tools.may_begin(text.strip()) or out.tools.get(text.split()[0]):
+                    return False  # the name of a tool
+                out.lead = text
+                lx.pos += found.end(1)
+                return True
+            if len(rest) == MAX_HEADER or _PART_OF_PROSE.fullmatch(rest) is None or lx.at_end():
+                return False
+            yield
 
     def _pass_on(self, lx: Lexer, out: Output, body: Body, release: int) -> Read[None]:
         """An element of a list that calls an undeclared tool: it is text, and the calls behind it count."""

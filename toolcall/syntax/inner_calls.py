@@ -34,7 +34,7 @@ class InnerCalls:
 
     def takes(self, lx: Lexer, word: str) -> Read[bool]:
         """Whether the marker that stands here belongs to a call inside the value."""
-        tags, plain = self._tags, word.lstrip("\n")
+        tags, plain = self._tags, word.lstrip("\r\n")
         self.in_block = self.in_block or plain in tags.block_openers
         if plain == tags.inner_open:
             begins = lx.returns < _MAX_RETURNS and (yield from begins_call(lx, tags, len(word)))

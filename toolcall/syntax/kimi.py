@@ -87,6 +87,10 @@ class KimiCalls:
         parts: list[str] = []
         put = parts.append if self.call_open else checked(lx, parts, lambda text: may_be_id(text, out.tools))
         word = yield from until(lx, self._header, put, limit=MAX_HEADER)
+        while word == self.call_open != "":  # the header has begun anew
+            lx.pos += len(word)
+            parts.clear()
+            word = yield from until(lx, self._header, put, limit=MAX_HEADER)
         if word not in (self.arguments_open, "{") or (word == "{" and not options.rescue):
             raise NoCall
         lx.pos += len(word) if word == self.arguments_open else 0

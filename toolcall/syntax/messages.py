@@ -22,7 +22,7 @@ _FUNCTIONS = "functions."
 """What is called there are the client's tools, elsewhere those of the model's own platform."""
 _NAMES = re.compile(r"[.:/]")
 _GLUED = re.compile(r"[._-]?(?:json|code|commentary|analysis)$")
-_FENCES = Markers(("```json", "```"))
+_FENCES = ("```json", "```")
 _INSIDE = ("<|channel|>", "<|constrain|>")
 _HEADER_WORDS = ("assistant", "analysis", "commentary", "final", "json", "code", "to=")
 _WORDS = re.compile(r"(?:(?:assistant|analysis|commentary|final|json|code|to=\s*[^\s<]++)\s*+)*+")
@@ -65,6 +65,11 @@ class MessageProtocol:
     @cached_property
     def _wrapper(self) -> Markers:
         return Markers(self.body_wrapper)
+
+    @cached_property
+    def _around(self) -> Markers:
+        """What may stand around the arguments: a fence, the end of the header once more."""
+        return Markers((*_FENCES, self.message))
 
     def in_header(self, prompt_suffix: str) -> bool:
         """Whether the prompt ends inside a header, so that the answer goes on with it."""
@@ -134,6 +139,9 @@ class MessageProtocol:
             lx.pos = len(lx.buf)
             lx.unmark()
             return
+        if lx.starved and not headed and self._is_half(header):
+            lx.unmark()
+            return
         lx.rewind()
         lx.pos += max(0, start - lx.consumed)
         whole = opened or _RECIPIENT.search(header) is not None
@@ -141,6 +149,10 @@ class MessageProtocol:
         if word in self.ends:
             out.content.put(word if whole else "")
             lx.pos += len(word)
+
+    def _is_half(self, header: str) -> bool:
+        """Whether the text ends with half a mark where a header would begin, which is no text."""
+        return any(mark.startswith(header.strip()) for mark in (*self.starts, *self.ends))
 
     def _read_body(self, lx: Lexer, out: Output, options: Options, header: Header) -> Read[None]:
         recipient = header.recipient
@@ -175,7 +187,7 @@ class MessageProtocol:
         yield from skip_space(lx)
         if self.body is None or not (yield from at_words(lx, (*self.body_wrapper[:1], *self.body.marks[:1]))):
             call.named(next(filter(call.declares, _spellings(recipient)), recipient))
-            char = yield from self._skip_fence(lx)
+            char = yield from self._skip_around(lx)
             if char in ("{", '"', "'", "n", "["):
                 yield from read_arguments(lx, call)
             elif char:
@@ -186,13 +198,13 @@ class MessageProtocol:
         else:
             out.drop_call()
             yield from self._read_bodies(lx, out, options)
-        while (yield from self._skip_fence(lx)) in ("}", "]"):
+        while (yield from self._skip_around(lx)) in ("}", "]"):
             lx.pos += 1
         yield from at_marker(lx, self._end)
 
-    def _skip_fence(self, lx: Lexer) -> Read[str]:
+    def _skip_around(self, lx: Lexer) -> Read[str]:
         char = yield from skip_space(lx)
-        while char == "`" and (yield from at_marker(lx, _FENCES)) is not None:
+        while char in self._around.first and (yield from at_marker(lx, self._around)) is not None:
             char = yield from skip_space(lx)
         return char
 

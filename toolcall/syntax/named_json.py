@@ -72,6 +72,10 @@ class NamedJson:
         return Markers((*self.name_ends, *self.name_stops, *self.id_marks, *self.closes))
 
     @cached_property
+    def _name_ends(self) -> Markers:
+        return Markers(self.name_ends)
+
+    @cached_property
     def _after_id(self) -> Markers:
         return Markers((*self.name_ends, *self.name_stops))
 
@@ -83,6 +87,10 @@ class NamedJson:
     def _trails(self) -> Markers:
         return Markers((*self.trails, *self.closes))
 
+    @cached_property
+    def _closing(self) -> Markers:
+        return Markers(self.closes)
+
     @property
     def marks(self) -> tuple[str, ...]:
         return (self.call_open, *self.trails, *self.closes)
@@ -92,17 +100,20 @@ class NamedJson:
         return re.escape(self.call_open[:2]) or r"\w"
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
-        if self.call_open:
-            return (yield from at_marker(lx, self._opening)) is not None
-        char = yield from peek(lx)
-        return begins_name(char)
+        if not self.call_open:
+            return begins_name((yield from peek(lx)))
+        if (yield from at_marker(lx, self._opening)) is None:
+            return False
+        while (yield from skip_space(lx)) and (yield from at_marker(lx, self._opening)) is not None:
+            pass  # it stands there twice
+        return True
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=options.undeclared)
         if self.prefixes:
             yield from skip_space(lx)
             word = yield from at_marker(lx, self._prefixes)
-            if word is not None and (yield from skip_space(lx)) == "{":  # the name of a tool after all
+            if word is not None and (yield from self._skip_again(lx)) == "{":  # the name of a tool after all
                 call.named(next(word.removesuffix(end) for end in self.name_ends if word.endswith(end)))
                 yield from self._read_arguments(lx, call)
                 call.end()
@@ -156,6 +167,14 @@ class NamedJson:
             word = yield from until(lx, self._after_id, ignore, limit=MAX_HEADER)
         if word in self.name_ends:
             lx.pos += len(word or "")
+            yield from self._skip_again(lx)
+
+    def _skip_again(self, lx: Lexer) -> Read[str]:
+        """Consumes what ends a name and stands there once more, with white space; returns what comes then."""
+        char = yield from skip_space(lx)
+        while char and (yield from at_marker(lx, self._name_ends)) is not None:
+            char = yield from skip_space(lx)
+        return char
 
     def _read_arguments(self, lx: Lexer, call: CallWriter) -> Read[None]:
         char = yield from skip_space(lx)
@@ -184,7 +203,12 @@ class NamedJson:
     def _close(self, lx: Lexer) -> Read[None]:
         if not self.trails and not self.closes:
             return
-        while (yield from skip_space(lx)):
-            word = yield from at_marker(lx, self._trails)
+        trails = self._trails
+        while char := (yield from skip_space(lx)):
+            if char in "}])" and lx.ends is not None:
+                lx.pos += 1  # one too many
+                continue
+            word = yield from at_marker(lx, trails)
             if word is None or word in self.closes:
                 return
+            trails = self._trails if self.closes else self._closing

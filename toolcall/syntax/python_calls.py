@@ -19,6 +19,7 @@ from toolcall.lexer import (
     at_marker,
     at_words,
     begins_name,
+    ends_here,
     peek,
     second,
     skip_space,
@@ -78,7 +79,7 @@ class PythonCalls:
         call.named(name if call.declares(name) else _without_method(name))
         lx.pos += 1
         yield from read_keywords(lx, call)
-        if options.rescued and not (yield from _stands_alone(lx) if self.alone else _ends_here(lx)):
+        if options.rescued and not (yield from _stands_alone(lx) if self.alone else _is_all(lx)):
             raise NoCall
         if self.in_list and (yield from skip_space(lx)) == "]" and (yield from at_words(lx, ("](",))):
             raise NoCall  # the text of a link
@@ -91,7 +92,7 @@ class PythonCalls:
         yield from read_keywords(lx, CallWriter(out, hold=True, rescued=False))
 
 
-def _ends_here(lx: Lexer) -> Read[bool]:
+def _is_all(lx: Lexer) -> Read[bool]:
     """Whether a call that nothing marks as one is all that is written here."""
     char = yield from skip_space(lx)
     while char == "]":
@@ -128,16 +129,20 @@ def _without_method(name: str) -> str:
 def read_keywords(lx: Lexer, call: CallWriter) -> Read[None]:
     """Keyword arguments up to the closing parenthesis, behind the opening one."""
     seen = 0
-    empty = True
+    empty = closed = True
     while True:
         char = yield from skip_noise(lx, python=True)
         if char == ")":
             break
         if seen and char == ",":
             lx.pos += 1
-            char = yield from skip_noise(lx, python=True)
+            while (char := (yield from skip_noise(lx, python=True))) == "," and lx.ends is not None:
+                lx.pos += 1
             if char == ")":
                 break
+        elif seen and char and lx.ends is not None and (char == "]" or (yield from ends_here(lx))):
+            closed = False
+            break
         elif seen and (lx.ends is None or not begins_name(char)):
             raise NoCall
         if char == "*" or (char == "{" and not seen):
@@ -146,7 +151,7 @@ def read_keywords(lx: Lexer, call: CallWriter) -> Read[None]:
             yield from _read_argument(lx, call, empty)
             empty = False
         seen += 1
-    lx.pos += 1
+    lx.pos += closed
     call.put("{}" if empty else "}")
     call.written = True
 
@@ -179,6 +184,9 @@ def _read_argument(lx: Lexer, call: CallWriter, first: bool) -> Read[None]:
         raise NoCall
     lx.pos += 1
     char = yield from skip_space(lx)
+    if char == "=" and marked:
+        lx.pos += 1
+        char = yield from skip_space(lx)
     if not char or char in ",)]}=":
         raise NoCall
     call.put(("{" if first else ", ") + quote(key) + ": ")

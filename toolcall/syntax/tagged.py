@@ -35,7 +35,7 @@ from toolcall.syntax.json_calls import ARGUMENT_KEYS, read_arguments
 from toolcall.syntax.nested import nested_json
 from toolcall.syntax.python_calls import read_keywords
 from toolcall.syntax.tagged_values import TaggedValue, may_end, misspelt
-from toolcall.syntax.tags import Tags
+from toolcall.syntax.tags import Tags, strip_layout
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,14 @@ class TaggedCalls(Tags):
         return "|".join({re.escape(o[:2]) for o in (self.call_open, *self.call_opens)}) or r"[\w\"']"
 
     def opens(self, lx: Lexer, options: Options) -> Read[bool]:
-        if self.call_open:
-            return (yield from at_marker(lx, self.opening)) is not None
-        char = yield from peek(lx)
-        return begins_name(char) or char in ('"', "'")
+        if not self.call_open:
+            char = yield from peek(lx)
+            return begins_name(char) or char in ('"', "'")
+        word = yield from at_marker(lx, self.opening)
+        while word == self.call_open and word.endswith(">") and (yield from skip_space(lx)):
+            if (yield from at_marker(lx, self.opening)) is None:
+                break  # it stands there once
+        return word is not None
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[None]:
         call = out.open_call(hold=options.hold, rescued=options.rescued, undeclared=options.undeclared)
@@ -95,7 +99,7 @@ class TaggedCalls(Tags):
                 yield from at_marker(lx, self.members)
                 call.end()
                 return
-        if call.undeclared and not seen and (word is None or not self.call_open):
+        if not seen and (self.unmarked or (call.undeclared and (word is None or not self.call_open))):
             raise NoCall
         call.put("}" if seen else given or "{}")
         call.written = True
@@ -267,8 +271,21 @@ class TaggedCalls(Tags):
         yield from skip_space(lx)
         while (yield from at_marker(lx, self.only_key_end)) is not None:
             yield from skip_space(lx)
-        if (yield from at_marker(lx, self.value_opens)) is not None:
+        if (yield from self._opens_value(lx)):
             return True
-        if not known or lx.buf[lx.pos :] in self.value_opens.prefixes:
+        if not known or self.value_open.startswith(lx.buf[lx.pos :]):
             raise NoCall
         return not (yield from at_words(lx, (self.param_open, self.call_close)))
+
+    def _opens_value(self, lx: Lexer) -> Read[bool]:
+        """Consumes the opener of a value, with line ends in front of it that are written as escapes."""
+        while True:
+            rest = lx.buf[lx.pos : lx.pos + MAX_HEADER]
+            after = strip_layout(rest)
+            if after.startswith(self.value_open):
+                lx.pos += len(rest) - len(after) + len(self.value_open)
+                return True
+            possible = self.value_open.startswith(after) or after == "\\"
+            if len(rest) == MAX_HEADER or not possible or lx.at_end():
+                return False
+            yield

@@ -267,7 +267,7 @@ class TaggedValue:
     def _block_ends(self, lx: Lexer, word: str) -> Read[bool]:
         """Whether the block ends with this closer, so that those of value and call are missing: nothing follows, or
         another block with a call does."""
-        opener = word.lstrip("\n").replace("/", "", 1)
+        opener = word.lstrip("\r\n").replace("/", "", 1)
         words = (opener, self.tags.call_open)
         while True:
             rest = lx.buf[lx.pos + len(word) : lx.pos + len(word) + MAX_HEADER]

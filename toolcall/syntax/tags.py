@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from toolcall.json_text import ESCAPED
-from toolcall.lexer import Markers
+from toolcall.lexer import SPACE, Markers
 
 CDATA_OPEN = "<![CDATA["
-NEWLINES = ("", "\n")
+NEWLINES = ("", "\n", "\r\n")
+_LAYOUT = re.compile(rf"(?:\\n|[{SPACE}])*+")
+
+
+def strip_layout(text: str) -> str:
+    """Without the white space at the beginning, and line ends there that are written as escapes."""
+    found = _LAYOUT.match(text)
+    assert found is not None
+    return text[found.end() :]
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,7 @@ class Tags:
     may also stand as one JSON object, or as Python's keyword arguments in parentheses. shared_close: call_close closes
     the block. prefixed: the other spellings are those without the prefix of the family's tags, so in a value whose
     opening tag has it they are data in front of one another. around: tags that models put around all the arguments.
+    unmarked: nothing stands in front of the name, so that only arguments say that it is a call.
     """
 
     call_open: str
@@ -55,6 +65,7 @@ class Tags:
     shared_close: bool = False
     prefixed: bool = False
     around: tuple[str, ...] = ()
+    unmarked: bool = False
     foreign: bool = False
 
     @property
@@ -86,10 +97,6 @@ class Tags:
     @cached_property
     def only_key_end(self) -> Markers:
         return Markers((self.key_end,))
-
-    @cached_property
-    def value_opens(self) -> Markers:
-        return Markers((self.value_open, "\\n" + self.value_open))
 
     @cached_property
     def closes(self) -> tuple[str, ...]:
