@@ -39,6 +39,8 @@ MEDIA_PARTS: Mapping[str, str] = MappingProxyType(
 RAW_ARGUMENTS = "raw_arguments"
 """Arguments that are no JSON object are shown to the model under this key: nothing is lost, nothing raises."""
 MAX_DEPTH = 64
+MAX_ENCODED = 3
+"""How often arguments may be encoded as JSON: some clients encode the text that they were sent once more."""
 
 
 def normalise(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -92,11 +94,15 @@ def parse_arguments(arguments: Any) -> dict[str, Any]:
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return {}
     if isinstance(arguments, str):
-        try:
-            value = json.loads(arguments)
-        except (ValueError, RecursionError):
-            value = None
-        if value == []:
+        value: Any = arguments
+        for _ in range(MAX_ENCODED):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                value = None
+            if not isinstance(value, str) or not value.strip():
+                break
+        if value == [] or (isinstance(value, str) and not value.strip()):
             return {}
         if isinstance(value, dict) and _depth_ok(value):
             return value

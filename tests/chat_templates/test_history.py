@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +97,10 @@ def test_what_cannot_be_a_conversation_is_a_history_error(bad: list) -> None:
         ("  ", {}),
         (None, {}),
         ('"Beijing"', {RAW_ARGUMENTS: '"Beijing"'}),
+        ('"{\\"city\\": \\"Lima\\"}"', {"city": "Lima"}),
+        (json.dumps(json.dumps(json.dumps({"city": "Lima"}))), {"city": "Lima"}),
+        ('""', {}),
+        ('"{\\"city\\": \\"Li"', {RAW_ARGUMENTS: '"{\\"city\\": \\"Li"'}),
         ("[1]", {RAW_ARGUMENTS: "[1]"}),
         ('{"city": "Li', {RAW_ARGUMENTS: '{"city": "Li'}),
         ([1], {RAW_ARGUMENTS: [1]}),
