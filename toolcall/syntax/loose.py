@@ -143,8 +143,9 @@ class LooseCalls:
         if seen and closer and char == closer[0] and (yield from at_words(lx, (closer,))):
             return False
         if char == "," and seen:
-            lx.pos += 1
-            char = yield from skip_space(lx)
+            while char == ",":
+                lx.pos += 1
+                char = yield from skip_space(lx)
         elif seen and char not in (close, "}", "]") and not (begins_name(char) or char in ("$", '"', "'")):
             raise NoCall
         if char == close:
