@@ -251,9 +251,11 @@ class Supervisor:
         while True:
             await asyncio.sleep(limits.check_interval)
             now = time.monotonic()
-            late, last_check = now - last_check > limits.check_interval + 1.0, now
-            if late:
-                continue  # this process was the slow one: beats may still lie in the pipe
+            pause, last_check = now - last_check - limits.check_interval, now
+            if pause > 1.0:  # this process was stopped, perhaps they too; their beats may still lie in the pipe
+                for child in children:
+                    child.excuse(pause)
+                continue
             quiet = [(child.check(now), child) for child in children]
             if max(seconds for seconds, _ in quiet) > limits.suspect:
                 self._manager.suspect()

@@ -111,6 +111,24 @@ async def test_a_short_stop_costs_readiness_but_no_request(run_dir):
         assert engine.pids["model"] == pid
 
 
+async def test_a_pause_of_all_processes_costs_no_request(run_dir):
+    """As where a virtual machine is stopped: this process runs again before the others do."""
+    async with launch(hash_lm(run_dir=str(run_dir), **SLOW), limits=QUICK) as engine:
+        task = asyncio.create_task(collect(engine, request("x", max_tokens=300)))
+        await asyncio.sleep(0.1)
+        pids = engine.pids
+        for pid in pids.values():
+            os.kill(pid, signal.SIGSTOP)
+        asyncio.get_running_loop().call_soon(time.sleep, QUICK.frozen + 1.5)
+        await asyncio.sleep(0)
+        await asyncio.sleep(QUICK.suspect / 2)
+        assert engine.pids == pids
+        for pid in pids.values():
+            os.kill(pid, signal.SIGCONT)
+        assert (await task)[-1].finish_reason.type == "length"
+        assert engine.pids == pids
+
+
 async def test_a_stopped_detokenizer_is_replaced_alone(run_dir):
     async with launch(hash_lm(run_dir=str(run_dir), **SLOW), limits=QUICK) as engine:
         tasks = await start_streams(engine, 4)

@@ -75,9 +75,9 @@ def test_row_output(kind, moment):
 @pytest.mark.parametrize("moment", range(scaled(4)))
 @pytest.mark.parametrize("method", ["fill_mask", "accept", "forced_tokens", "terminated"])
 def test_grammar_matcher(method, moment):
-    source = f"!{method}@{moment} abc x y abc abc z" + " abc" * (8 + moment)
+    source = f"!{method}@{moment} abc x y abc abc z" + " abc" * (8 + 2 * moment)
     harness = Harness(grammar=ScriptBackend(), num_draft_tokens=2, page_size=8)
-    with_neighbours(harness, grammar=spec(source), max_tokens=20 + moment)
+    with_neighbours(harness, grammar=spec(source), max_tokens=20 + 2 * moment)
 
 
 def test_grammar_compiler():
