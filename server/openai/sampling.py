@@ -115,7 +115,7 @@ def check_common(request: SamplingFields) -> None:
     check_user(request.user)
     check_cache_salt(request.cache_salt)
     check_priority(request.priority)
-    _check_metadata(request.metadata)
+    check_metadata(request.metadata)
 
 
 def check_priority(priority: int | None) -> None:
@@ -135,7 +135,7 @@ def check_cache_salt(salt: str | None) -> None:
         )
 
 
-def _check_metadata(metadata: dict[str, str] | None) -> None:
+def check_metadata(metadata: dict[str, str] | None) -> None:
     entries = metadata or {}
     if len(entries) > limits.MAX_METADATA_ENTRIES:
         raise BadRequest(f"metadata holds more than {limits.MAX_METADATA_ENTRIES} entries.", param="metadata")

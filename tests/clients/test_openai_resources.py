@@ -44,8 +44,8 @@ ABSENT = {
     r"test_responses .*_create_overload_[12]": "the test sends no input at all; here input is required",
     r"responses\.test_input_items .*_list_with_all_params": "pages after an item that only the mock has",
     r"responses\.test_input_tokens .*_count": "the test sends no input at all; here input is required",
-    r"test_responses .*_create_with_all_params_overload_[12]": "background and conversation are refused by name",
-    r"responses\.test_input_tokens .*_count_with_all_params": "conversation is refused by name",
+    r"test_responses .*_create_with_all_params_overload_[12]": "background is refused by name",
+    r"responses\.test_input_tokens .*_count_with_all_params": "names a conversation that only the mock has",
 }
 """``file test`` -> why this server has no such thing."""
 REFUSED = {

@@ -34,7 +34,6 @@ IGNORED: Mapping[str, str] = MappingProxyType(
 REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "background": (False,),
-        "conversation": (),
         "prompt": (),
         "messages": (),
         "response_format": (),
@@ -55,7 +54,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "max_tokens": "use 'max_output_tokens'",
         "max_completion_tokens": "use 'max_output_tokens'",
         "logprobs": "use 'include' with 'message.output_text.logprobs'",
-        "conversation": "use 'previous_response_id' or send the items",
     }
 )
 

@@ -27,10 +27,11 @@ from server.generation import Generation, Usage
 from server.json_response import json_response
 from server.openai.chat import EFFORTS
 from server.openai.logprobs import chat_logprobs
+from server.openai.responses.conversations import Conversations, conversation_id
 from server.openai.responses.events import ResponseEvents, ResponseStyle, complete
 from server.openai.responses.fields import refuse_fields
 from server.openai.responses.input import read_items, to_messages
-from server.openai.responses.items import listed, parsed, resolved
+from server.openai.responses.items import page, parsed, resolved
 from server.openai.responses.store import ResponseNotFound, ResponseStore, StoredResponse
 from server.openai.responses.tools import (
     Declared,
@@ -63,6 +64,7 @@ class _Call:
     items: Sequence[dict[str, Any]]
     turns: tuple[bytes, ...]
     tenant: str
+    conversation_id: str | None = None
 
 
 class ResponsesHandler:
@@ -71,6 +73,7 @@ class ResponsesHandler:
     def __init__(self, services: Services, store: ResponseStore) -> None:
         self._services = services
         self._store = store
+        self._conversations = Conversations(store)
 
     async def answer(self, request: Request) -> Response:
         services = self._services
@@ -112,9 +115,11 @@ class ResponsesHandler:
         return response
 
     def _keep(self, call: _Call, response: dict[str, Any]) -> None:
+        own, output = orjson.dumps(call.items), orjson.dumps(response["output"])
+        if call.conversation_id is not None:
+            self._conversations.extend(call.tenant, call.conversation_id, own, output)
         if call.request.store is False:
             return
-        own, output = orjson.dumps(call.items), orjson.dumps(response["output"])
         item_ids = tuple(item["id"] for item in (*call.items, *response["output"]))
         entry = StoredResponse(response["id"], orjson.dumps(response), own, (*call.turns, own, output), item_ids)
         self._store.put(call.tenant, entry)
@@ -128,10 +133,8 @@ class ResponsesHandler:
         services.model(asked.model)
         check_common(asked)
         _check_truncation(asked.truncation)
-        items = await resolved(
-            read_items(asked.input, continues=asked.previous_response_id is not None), self._store, context.tenant
-        )
-        turns = self._turns(context.tenant, asked.previous_response_id)
+        items = await resolved(read_items(asked.input, continues=_continues(asked)), self._store, context.tenant)
+        turns = self._turns(context.tenant, asked)
         history = await parsed(turns)
         declared = declared_tools(asked.tools, [*history, *items], len(history))
 
@@ -150,9 +153,17 @@ class ResponsesHandler:
                 size=body_size(request.scope) + sum(map(len, turns)),
             )
         style = self._style(asked, {entry.name: entry for entry in declared if entry.namespace})
-        return _Call(asked, conversation, style, rename, items, turns, context.tenant)
+        return _Call(
+            asked, conversation, style, rename, items, turns, context.tenant, conversation_id(asked.conversation)
+        )
 
-    def _turns(self, tenant: str, previous: str | None) -> tuple[bytes, ...]:
+    def _turns(self, tenant: str, asked: ResponsesRequest) -> tuple[bytes, ...]:
+        """The stored items before those of the request."""
+        previous, conversation = asked.previous_response_id, conversation_id(asked.conversation)
+        if conversation is not None:
+            if previous is not None:
+                raise BadRequest("'conversation' and 'previous_response_id' exclude each other.", param="conversation")
+            return self._conversations.get(tenant, conversation, "conversation").turns
         if previous is None:
             return ()
         try:
@@ -219,7 +230,12 @@ def _fields(asked: ResponsesRequest, model: str) -> dict[str, Any]:
         "usage": None,
         "user": asked.user,
         "metadata": asked.metadata or {},
+        **({"conversation": {"id": conversation_id(asked.conversation)}} if asked.conversation else {}),
     }
+
+
+def _continues(asked: ResponsesRequest) -> bool:
+    return asked.previous_response_id is not None or asked.conversation is not None
 
 
 def _wants_logprobs(asked: ResponsesRequest) -> bool:
@@ -279,34 +295,7 @@ class StoredResponses:
 
     async def input_items(self, request: Request) -> Response:
         """The request's own input, newest first unless ``order=asc``, ``limit`` (20) of them ``after`` an id."""
-        items = orjson.loads(self._get(request).input)
-        order = request.query_params.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise invalid("order", "'asc' or 'desc' is expected")
-        if order == "desc":
-            items.reverse()
-        after = request.query_params.get("after")
-        if after:
-            found = [index for index, item in enumerate(items) if item["id"] == after]
-            if not found:
-                raise invalid("after", "no such item")
-            items = items[found[0] + 1 :]
-        page = [listed(item) for item in items[: _limit(request.query_params.get("limit", "20"))]]
-        return json_response(
-            {
-                "object": "list",
-                "data": page,
-                "first_id": page[0]["id"] if page else None,
-                "last_id": page[-1]["id"] if page else None,
-                "has_more": len(page) < len(items),
-            }
-        )
+        return json_response(page(orjson.loads(self._get(request).input), request.query_params))
 
     def _get(self, request: Request) -> StoredResponse:
         return self._store.get(context_of(request.scope).tenant, request.path_params["response_id"])
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:4]) <= 100 or len(text) > 3:
-        raise invalid("limit", "a number from 1 to 100 is expected")
-    return int(text)

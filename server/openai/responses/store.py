@@ -16,13 +16,14 @@ from server.errors import NotFound, quote
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
     """response, input: JSON. turns: JSON lists of items, from the conversation's start to this response's output.
-    item_ids: of its own input and output."""
+    item_ids: of its own input and output. conversation: it is one, and no response."""
 
     id: str
     response: bytes
     input: bytes
     turns: tuple[bytes, ...]
     item_ids: tuple[str, ...] = ()
+    conversation: bool = False
 
     @property
     def size(self) -> int:
@@ -75,12 +76,15 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, tenant: str, entry: StoredResponse) -> None:
-        """Keep an entry, dropping what is too old and then the oldest; one that is too large alone is not kept."""
+    def put(self, tenant: str, entry: StoredResponse) -> bool:
+        """Keep an entry, in place of one with its id, dropping what is too old and then the oldest; one that is too
+        large alone is not kept. Returns whether it is."""
         share = self._max_bytes // 4 if tenant else self._max_bytes
         self._expire()
         if entry.size > share:
-            return
+            return False
+        if (tenant, entry.id) in self._entries:
+            self._drop((tenant, entry.id))
         while (own := self._tenants.setdefault(tenant, _Tenant())).size + entry.size > share:
             self._drop((tenant, next(iter(own.ids))))
         while self.size + entry.size > self._max_bytes:
@@ -92,14 +96,20 @@ class ResponseStore:
             own.items.setdefault(item_id, []).append(entry.id)
         own.size += entry.size
         self.size += entry.size
+        return True
+
+    def find(self, tenant: str, entry_id: str) -> StoredResponse | None:
+        """A response or a conversation."""
+        self._expire()
+        found = self._entries.get((tenant, entry_id))
+        return None if found is None else found[1]
 
     def get(self, tenant: str, response_id: str) -> StoredResponse:
         """Raises ResponseNotFound."""
-        self._expire()
-        found = self._entries.get((tenant, response_id))
-        if found is None:
+        found = self.find(tenant, response_id)
+        if found is None or found.conversation:
             raise ResponseNotFound(response_id)
-        return found[1]
+        return found
 
     def holder(self, tenant: str, item_id: str, param: str) -> StoredResponse:
         """The newest response that holds an item. Raises ItemNotFound, which names ``param``."""
@@ -112,7 +122,11 @@ class ResponseStore:
     def delete(self, tenant: str, response_id: str) -> None:
         """Raises ResponseNotFound. Responses that continue this one keep their history."""
         self.get(tenant, response_id)
-        self._drop((tenant, response_id))
+        self.drop(tenant, response_id)
+
+    def drop(self, tenant: str, entry_id: str) -> None:
+        """Forget an entry that there is."""
+        self._drop((tenant, entry_id))
 
     def _expire(self) -> None:
         now = self._clock()

@@ -21,6 +21,8 @@ class ResponsesRequest(SamplingFields, kw_only=True, frozen=True):
     """Omitted: the served model. null is refused."""
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    """An id, or an object with one."""
     store: bool | None = None
 
     tools: list[Any] | None = None
