@@ -34,7 +34,7 @@ def measure(
     for _ in range(repeat):
         start = time.perf_counter()
         for batch in steps:
-            model.forward(batch, argmax=np.empty(len(batch.logits_index), np.int32))
+            model.forward(batch, argmax=np.empty(len(batch.logits_index), np.int32), argmax_only=True)
         fastest = min(fastest, time.perf_counter() - start)
     _, profile = model.take_profile()
     each = {op: (entry.undisturbed if equal_calls else entry.seconds) / repeat for op, entry in profile.items()}

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from engine.config import Quantization
+from engine.kernels.cpu.linear import Isa
 from engine.kernels.cpu.loader import address
 from engine.kernels.cpu.model import NativeModelError
 from engine.weights.checkpoint import Checkpoint
@@ -46,9 +47,11 @@ class LinearPacker:
         self._quantization = quantization
 
     def names(self) -> list[str]:
-        """Every linear of the model, in the order in which a step reads them; a screen for a head that can have one."""
+        """Every linear of the model, in the order in which a step reads them. A screen where the head can have one, and
+        where vector instructions make it worth its memory."""
         layers = range(self._checkpoint.config.num_layers)
-        screen = ["screen"] if self._type(self._head()) == "Q8_0" else []
+        screened = self._type(self._head()) == "Q8_0" and self._lib.cg_isa_best() > Isa.PORTABLE
+        screen = ["screen"] if screened else []
         return [*(f"{i}.{part}" for i in layers for part in ("qkv", "out", "gate_up", "down")), "head", *screen]
 
     def permissions(self) -> int:

@@ -27,8 +27,6 @@ constexpr int SCRATCH_ROWS = 1, SCRATCH_ATTENTION = 2;
 constexpr int TILE_ROWS = 256;         // queries (tokens x heads of a group) of one attention task
 constexpr int PRIVATE_ROWS = 4;        // up to so many rows each thread prepares its own copy instead of a barrier
 constexpr int SPLIT_MIN_BLOCKS = 2;    // KV blocks below which a decode is not split
-constexpr int SCREEN_ROWS = 16;        // rows up to which a screen is read first; measured with AVX2
-constexpr int SCREEN_ROWS_AVX512 = 4;  // there more rows cost little, and the candidates of each as much as before
 constexpr int SCREEN_PAUSE = 32;       // steps that read the head whole after one whose screen left too much open
 
 struct Layer {
@@ -60,6 +58,10 @@ struct Buffer {
     template <class T>
     T* as() const { return static_cast<T*>(data); }
 };
+
+// Rows up to which a screen is read first. Plain loops are slower on five bits than on bytes. With AVX-512 (not measured)
+// further rows of the head cost little, and the candidates of each as much as the first one's.
+int screen_rows(int isa) { return isa == CG_ISA_AVX2 ? 16 : isa == CG_ISA_AVX512 ? 4 : 0; }
 
 // Seconds of a clock that does not go back, or of this thread's processor time.
 double now(bool processor_time) {
@@ -708,8 +710,7 @@ int cg_model_forward(cg_model* m, const cg_batch* batch, cg_output* output) {
     m->trimmed = batch->num_logits < batch->tokens && !output->hidden && !m->fused && !m->split;
     if (m->trimmed) plan_last(*m, *batch);
     output->logits = m->logits.as<float>();
-    m->screened = m->screen && output->argmax && output->argmax_only &&
-                  batch->num_logits <= (cg_ctx_isa(m->ctx) >= CG_ISA_AVX512 ? SCREEN_ROWS_AVX512 : SCREEN_ROWS);
+    m->screened = m->screen && output->argmax && output->argmax_only && batch->num_logits <= screen_rows(cg_ctx_isa(m->ctx));
     if (m->screened && m->screen_pause) {
         --m->screen_pause;
         m->screened = false;

@@ -10,6 +10,7 @@ import torch
 
 from engine.executor import native_executor
 from engine.executor.native_weights import LinearPacker
+from engine.kernels.cpu.linear import Isa
 from engine.kernels.cpu.loader import load
 from engine.kv_cache.manager import KVCacheManager
 from engine.sampling.sampler import ArgmaxMasks
@@ -73,6 +74,10 @@ def both(executor, batch, masks=None):
     return *results, int((logits[0] != logits[1]).sum())
 
 
+def screens(executor):
+    return executor._lib.cg_ctx_isa(executor._context) > Isa.PORTABLE
+
+
 def last_of(executor, rows):
     batch = Sequences(NativeDriver(executor)).batch([(str(i), random_tokens(9, seed=i), 0) for i in range(rows)])
     return replace(batch, logits_index=batch.cu_seqlens[1:] - 1)
@@ -91,7 +96,9 @@ def test_the_argmax_is_that_of_all_logits(executor, rows):
     whole, screened, left_out = both(rested(executor), last_of(executor, rows))
     assert whole == screened
     if rows in (1, 17):
-        assert (left_out > VOCAB / 4) == (rows == 1), "so much was not computed; of many rows all is"
+        assert (left_out > VOCAB / 4) == (rows == 1 and screens(executor)), (
+            "so much was not computed; of many rows all is"
+        )
 
 
 def test_equal_logits_give_the_lowest_token(executor):
@@ -116,6 +123,8 @@ def test_where_all_tokens_are_alike_the_head_is_read_whole(path, tmp_path):
 
 
 def test_after_a_step_that_it_could_not_settle_the_screen_pauses(executor):
+    if not screens(executor):
+        pytest.skip("plain loops read the head whole")
     rested(executor)
     many = Sequences(NativeDriver(executor)).batch([("a", [500] * 16, 0)])
     assert both(executor, many)[2] == 0, "not one of sixteen rows is settled"
@@ -197,7 +206,9 @@ def test_the_screen_is_used_where_nothing_but_the_argmax_decides(executor, path,
     given, tokens = step(executor, requests, draft)
     assert given == [(settings, grammar, draft) in NEEDS_NONE]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LinearPacker, "names", lambda self, names=LinearPacker.names: names(self)[:-1])
+        patch.setattr(
+            LinearPacker, "names", lambda self, names=LinearPacker.names: [n for n in names(self) if n != "screen"]
+        )
         patch.setattr(native_executor, "load", lambda: AtLevel(executor._lib.cg_ctx_isa(executor._context)))
         other = load_native(path, quantization="int8", pages=128)
     assert "screen" not in other._linears
