@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -92,9 +92,7 @@ class ServerArgs(msgspec.Struct, frozen=True, kw_only=True):
     graceful_shutdown_timeout: int = 30
 
 
-def load_keys(
-    given: Iterable[str] = (), *, file: str = "", env: Mapping[str, str] | None = None, variable: str = ""
-) -> tuple[Secret, ...]:
+def load_keys(given: Iterable[str] = (), *, file: str = "", variable: str = "") -> tuple[Secret, ...]:
     """Keys from the command line, a file (one a line, # comments) and an environment variable (comma separated).
 
     Raises ValueError for a file that cannot be read and a key that no HTTP header can carry.
@@ -104,7 +102,7 @@ def load_keys(
         lines = _text_of(file).splitlines()
         found += [line for line in (raw.strip() for raw in lines) if not line.startswith("#")]
     if variable:
-        found += (os.environ if env is None else env).get(variable, "").split(",")
+        found += os.environ.get(variable, "").split(",")
     keys = dict.fromkeys(key.strip() for key in found if key.strip())
     for key in keys:
         if not key.isascii() or not key.isprintable() or " " in key:

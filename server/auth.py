@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterable
 from typing import Literal
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.args import Secret, ServerArgs
@@ -148,13 +149,10 @@ def presented_key(scope: Scope) -> bytes | None:
 
 def host_name(scope: Scope) -> str:
     """The Host header without its port, "" where it is missing."""
-    for name, value in scope["headers"]:
-        if name == b"host":
-            text = str(value, "latin-1")
-            if text.startswith("["):
-                return text[1:].partition("]")[0]
-            return text.rpartition(":")[0] if ":" in text else text
-    return ""
+    text = Headers(scope=scope).get("host", "")
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.rpartition(":")[0] if ":" in text else text
 
 
 def is_loopback(address: str) -> bool:
@@ -215,8 +213,8 @@ class AuthMiddleware:
     def _check_loopback(self, scope: Scope) -> None:
         client = scope.get("client")
         hosts = _LOOPBACK_NAMES.union(self._args.allowed_hosts)
-        origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
+        origin = Headers(scope=scope).get("origin")
         if client is not None and not is_loopback(client[0]):
             raise Forbidden("Without an admin key this route answers only to the same machine.")
-        if host_name(scope) not in hosts or (origin and origin.decode("latin-1") not in self._args.allowed_origins):
+        if host_name(scope) not in hosts or (origin and origin not in self._args.allowed_origins):
             raise Forbidden("This Host or Origin may not call admin routes.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.errors import invalid
+from server.errors import Unsupported, invalid
 
 
 def first_refused(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> str | None:
@@ -15,6 +15,13 @@ def first_refused(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]
         if value is not None and value not in off:
             return name
     return None
+
+
+def refuse(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise Unsupported for the first field of ``refused`` that we cannot honour."""
+    name = first_refused(body, refused)
+    if name is not None:
+        raise Unsupported(name)
 
 
 def check_choice(value: Any, choices: Sequence[str], param: str) -> None:

@@ -15,16 +15,14 @@ import orjson
 from chat_templates.history import MEDIA_PARTS, media_note
 from server import limits
 from server.errors import BadRequest, invalid, quote
+from server.openai.messages import check_length
 
 _GAP = "\n\n"
 
 
 def read_conversation(system: Any, messages: list[Any]) -> list[dict[str, Any]]:
     """Chat messages. Raises BadRequest with the path of the first thing that is wrong."""
-    if not messages:
-        raise BadRequest("'messages' must hold at least one message.", param="messages")
-    if len(messages) > limits.MAX_MESSAGES:
-        raise BadRequest(f"'messages' holds more than {limits.MAX_MESSAGES} messages.", param="messages")
+    check_length(messages)
     reader = _Reader()
     if system:
         reader.found.append({"role": "system", "content": _text(system, "system")})

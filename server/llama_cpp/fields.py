@@ -11,8 +11,7 @@ import msgspec
 from engine.messages import ModelInfo
 from engine.sampling_params import SamplingParams
 from server.constraints import FREE, OutputShape, parse_constraint
-from server.errors import BadRequest, Unsupported, invalid
-from server.fields import first_refused
+from server.errors import BadRequest, invalid
 from server.llama_cpp.types import CompletionRequest, InfillRequest
 from server.openai.sampling import sampling_params
 from server.param_names import renamed
@@ -64,13 +63,6 @@ _NAMES: Mapping[str, str] = MappingProxyType(
 )
 _NEVER = -100.0
 """The bias of a token that may not come."""
-
-
-def refuse_fields(body: Mapping[str, Any]) -> None:
-    """Raise Unsupported for the first field that we cannot honour."""
-    name = first_refused(body, REFUSED)
-    if name is not None:
-        raise Unsupported(name)
 
 
 def read_sampling(asked: CompletionRequest, info: ModelInfo, stop_token_ids: tuple[int, ...] = ()) -> SamplingParams:

@@ -18,10 +18,11 @@ from server.context import context_of
 from server.disconnect import unless_disconnected
 from server.errors import ApiError, BadRequest, invalid
 from server.extension import extension
+from server.fields import refuse
 from server.fill_in import fill_in_prompt, fill_in_stops
 from server.json_response import json_response
 from server.llama_cpp.answers import LlamaAnswers, LlamaStyle
-from server.llama_cpp.fields import read_sampling, read_shape, refuse_fields
+from server.llama_cpp.fields import REFUSED, read_sampling, read_shape
 from server.llama_cpp.types import CompletionRequest, InfillRequest
 from server.prompts import Prompt, encode, encode_many, parse_prompts
 from server.services import Services
@@ -74,7 +75,7 @@ class LlamaCppHandler:
     async def _read(self, request: Request, kind: type[T]) -> T:
         services = self._services
         body = await services.read_json(request.scope, request.receive)
-        refuse_fields(body)
+        refuse(body, REFUSED)
         asked = convert(body, kind)
         services.require_ready()
         services.model(asked.model)

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from server import limits
 from server.constraints import FREE, OutputShape, parse_constraint
-from server.errors import BadRequest, Unsupported, invalid
-from server.fields import first_refused
+from server.errors import invalid
 from server.openai.messages import check_messages
 from server.openai.types.common import SamplingFields
 from server.sampling_options import option_name, read_options
@@ -45,13 +43,6 @@ EFFORTS = ("low", "medium", "high", "max")
 ROLES = ("system", "user", "assistant", "tool")
 
 
-def refuse_fields(body: Mapping[str, Any]) -> None:
-    """Raise Unsupported for the first field that we cannot honour."""
-    name = first_refused(body, REFUSED)
-    if name is not None:
-        raise Unsupported(name)
-
-
 def sampling_fields(options: Mapping[str, Any] | None) -> SamplingFields:
     """Raises BadRequest naming the option."""
     return read_options(options or {}, _OPTIONS)
@@ -85,8 +76,6 @@ def read_think(think: bool | str | None) -> tuple[bool | None, str | None]:
 
 def chat_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
     """Messages in chat's form. Raises BadRequest with the path of the first thing that is wrong."""
-    if len(messages) > limits.MAX_MESSAGES:
-        raise BadRequest(f"'messages' holds more than {limits.MAX_MESSAGES} messages.", param="messages")
     found = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
     check_messages(found)
     return found

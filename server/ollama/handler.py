@@ -16,15 +16,16 @@ from server.body import convert
 from server.context import context_of
 from server.disconnect import unless_disconnected
 from server.errors import BadRequest
+from server.fields import refuse
 from server.fill_in import fill_in_prompt, fill_in_stops
 from server.generation import Generation
 from server.json_response import json_response
 from server.ollama.fields import (
+    REFUSED,
     chat_messages,
     option_path,
     output_shape,
     read_think,
-    refuse_fields,
     sampling_fields,
 )
 from server.ollama.lines import AnswerLines, LineStream, LineStyle
@@ -67,7 +68,7 @@ class OllamaHandler:
 
     async def _body(self, request: Request) -> dict[str, Any]:
         body = await self._services.read_json(request.scope, request.receive)
-        refuse_fields(body)
+        refuse(body, REFUSED)
         return body
 
     def _style(self, asked: ChatRequest | GenerateRequest, request: Request) -> LineStyle:

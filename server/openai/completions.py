@@ -21,10 +21,11 @@ from server.body import convert
 from server.context import context_of
 from server.disconnect import unless_disconnected
 from server.errors import BadRequest
+from server.fields import refuse
 from server.fill_in import fill_in_prompt, fill_in_stops
 from server.json_response import MANY_LOGPROBS, json_response, off_loop
 from server.openai.completion_text import CompletionFold, CompletionStyle, CompletionWriter, Echo
-from server.openai.fields import COMPLETIONS_REFUSED, refuse
+from server.openai.fields import COMPLETIONS_REFUSED
 from server.openai.sampling import check_common, sampling_params
 from server.openai.shape import output_shape
 from server.openai.stream_usage import StreamUsage

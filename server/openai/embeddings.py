@@ -21,8 +21,9 @@ from server.body import convert
 from server.context import RequestContext, context_of
 from server.disconnect import unless_disconnected
 from server.errors import BadRequest, invalid
+from server.fields import refuse
 from server.json_response import json_response, off_loop
-from server.openai.fields import EMBEDDINGS_REFUSED, refuse
+from server.openai.fields import EMBEDDINGS_REFUSED
 from server.openai.sampling import check_cache_salt, check_user
 from server.openai.types.embeddings import EmbeddingRequest
 from server.prompts import INLINE_CHARS, Prompt, parse_prompts, too_long

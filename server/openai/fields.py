@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from server.errors import Unsupported
-from server.fields import first_refused
+from server.fields import refuse
 
 IGNORED: Mapping[str, str] = MappingProxyType(
     {
@@ -135,13 +135,6 @@ EMBEDDINGS_REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     }
 )
 """The same for POST /v1/embeddings."""
-
-
-def refuse(body: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise Unsupported for the first field of ``refused`` whose value is not one of its "off" values."""
-    name = first_refused(body, refused)
-    if name is not None:
-        raise Unsupported(name)
 
 
 def refuse_unsupported(body: Mapping[str, Any]) -> None:

@@ -19,12 +19,16 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 def check_messages(messages: list[Any]) -> None:
     """Raise BadRequest with the path of the first thing that is wrong."""
+    check_length(messages)
+    for index, message in enumerate(messages):
+        check_message(message, f"messages[{index}]")
+
+
+def check_length(messages: list[Any]) -> None:
     if not messages:
         raise BadRequest("'messages' must hold at least one message.", param="messages")
     if len(messages) > limits.MAX_MESSAGES:
         raise BadRequest(f"'messages' holds more than {limits.MAX_MESSAGES} messages.", param="messages")
-    for index, message in enumerate(messages):
-        check_message(message, f"messages[{index}]")
 
 
 def check_message(message: Any, where: str) -> None:

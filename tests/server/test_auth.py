@@ -207,10 +207,11 @@ def test_secrets_do_not_show() -> None:
     assert USER not in f"{args!r} {args} {args.api_keys[0]} {args.api_keys[0]!r}"
 
 
-def test_load_keys(tmp_path: Any) -> None:
+def test_load_keys(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "keys"
     file.write_text("# comment\nfile-key\n\n")
-    keys = load_keys(["a,b", "a"], file=str(file), env={"KEYS": "env-key,"}, variable="KEYS")
+    monkeypatch.setenv("KEYS", "env-key,")
+    keys = load_keys(["a,b", "a"], file=str(file), variable="KEYS")
     assert [key.reveal() for key in keys] == ["a", "b", "file-key", "env-key"]
     for bad in ("kéy", "two words", "tab\tkey"):
         with pytest.raises(ValueError, match="printable"):
