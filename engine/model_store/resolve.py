@@ -53,7 +53,7 @@ def _local(path: Path) -> ResolvedModel:
         return ResolvedModel(path.resolve(), "gguf", path.stem)
     if (path / "config.json").is_file():
         if not any(path.glob("*.safetensors")):
-            raise ModelNotFound(f"{path} has a config.json but no .safetensors file")
+            raise ModelNotFound(f"{path} has a config.json but no .safetensors file; pickled weights are never loaded")
         return ResolvedModel(path.resolve(), "safetensors", path.resolve().name)
     files = sorted(path.glob("*.gguf"))
     if len(files) == 1:

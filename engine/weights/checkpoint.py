@@ -18,10 +18,9 @@ from engine.weights.gguf_file import GGUFFile
 from engine.weights.hf_config import config_from_hf
 from engine.weights.layout import expected_tensors, linear_shapes
 from engine.weights.quantization import PACKED_TYPES
-from engine.weights.safetensors_file import INDEX_NAME, SINGLE_NAME, open_safetensors, read_json_object
+from engine.weights.safetensors_file import open_safetensors, read_json_object
 from engine.weights.tensors import FloatArray, MappedFile, RawTensor
 
-_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _SPLIT: Final = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 _IGNORED: Final = re.compile(r".*\.rotary_emb\.inv_freq")
 
@@ -118,54 +117,30 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Open a .gguf file, a directory with config.json and safetensors, or one with a single .gguf.
+    """Open a .gguf file, or a directory with config.json and safetensors: what ``engine.model_store.resolve`` finds.
 
     Raises WeightsError, one line, for anything missing, damaged or unsupported. Reads no weight yet.
     """
     path = Path(path)
     try:
-        return _open(path)
+        return _open_safetensors(path) if path.is_dir() else _open_gguf(path)
     except WeightsError:
         raise
     except (ArithmeticError, NotImplementedError, TypeError, ValueError) as error:
         raise WeightsError(f"{path}: damaged or not supported ({error})") from error
 
 
-def _open(path: Path) -> Checkpoint:
-    if path.is_dir():
-        return _open_directory(path)
-    if path.suffix == ".gguf":
-        return _open_gguf(path)
-    if path.suffix in _PICKLES:
-        raise WeightsError(f"{path}: pickled weights are never loaded, because a pickle can run code; {_HINT}")
-    if not path.exists():
-        raise WeightsError(f"{path}: no such file or directory")
-    raise WeightsError(f"{path}: not a model; {_HINT}")
-
-
-_HINT: Final = "give a .gguf file or a directory with config.json and .safetensors files"
-
-
-def _open_directory(path: Path) -> Checkpoint:
-    if (path / INDEX_NAME).exists() or (path / SINGLE_NAME).exists():
-        config = config_from_hf(read_json_object(path / "config.json"), str(path / "config.json"))
-        shards = open_safetensors(path)
-        tensors: dict[str, RawTensor] = {}
-        for shard in shards:
-            for name, tensor in shard.tensors.items():
-                if name in tensors:
-                    raise WeightsError(f"{shard.path}: tensor {name} is in two files")
-                if not _IGNORED.fullmatch(name):
-                    tensors[name] = tensor
-        return Checkpoint(_resolve_tied(config, tensors), tensors, [shard.file for shard in shards])
-    models = sorted(path.glob("*.gguf"))
-    if len(models) == 1 or (models and all(_SPLIT.fullmatch(model.name) for model in models)):
-        return _open_gguf(models[0])
-    if models:
-        raise WeightsError(f"{path}: holds {len(models)} .gguf files; name one of them")
-    if any(file.suffix in _PICKLES for file in path.iterdir()):
-        raise WeightsError(f"{path}: only pickled weights (.bin, .pt), which are never loaded; {_HINT}")
-    raise WeightsError(f"{path}: no weights here; {_HINT}")
+def _open_safetensors(path: Path) -> Checkpoint:
+    config = config_from_hf(read_json_object(path / "config.json"), str(path / "config.json"))
+    shards = open_safetensors(path)
+    tensors: dict[str, RawTensor] = {}
+    for shard in shards:
+        for name, tensor in shard.tensors.items():
+            if name in tensors:
+                raise WeightsError(f"{shard.path}: tensor {name} is in two files")
+            if not _IGNORED.fullmatch(name):
+                tensors[name] = tensor
+    return Checkpoint(_resolve_tied(config, tensors), tensors, [shard.file for shard in shards])
 
 
 def _resolve_tied(config: ModelConfig, tensors: dict[str, RawTensor]) -> ModelConfig:

@@ -198,31 +198,14 @@ def test_split_gguf(tmp_path):
     assert all(np.array_equal(split.read(name), array) for name, array in tensors.items())
 
 
-def test_directories(tmp_path):
-    with pytest.raises(WeightsError, match="no weights here"):
-        open_checkpoint(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(WeightsError, match="only pickled weights"):
-        open_checkpoint(tmp_path)
-    path = gguf_model(tmp_path)
-    assert open_checkpoint(tmp_path).config == open_checkpoint(path).config
-    (tmp_path / "second.gguf").write_bytes(path.read_bytes())
-    with pytest.raises(WeightsError, match=r"2 \.gguf files"):
-        open_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["m.bin", "m.pt", "m.pth", "m.ckpt"])
-def test_pickles_are_refused_unread(name, tmp_path):
-    with pytest.raises(WeightsError, match="pickle can run code"):
-        open_checkpoint(tmp_path / name)
-
-
 def test_paths_that_are_no_model(tmp_path):
-    with pytest.raises(WeightsError, match="no such file"):
+    with pytest.raises(WeightsError, match=r"config\.json: cannot be read"):
+        open_checkpoint(tmp_path)
+    with pytest.raises(WeightsError, match="No such file"):
         open_checkpoint(tmp_path / "none")
-    (tmp_path / "x.txt").write_text("x")
-    with pytest.raises(WeightsError, match="not a model"):
-        open_checkpoint(tmp_path / "x.txt")
+    (tmp_path / "m.bin").write_bytes(b"\x80\x04N.")  # a pickle
+    with pytest.raises(WeightsError, match="not a GGUF file"):
+        open_checkpoint(tmp_path / "m.bin")
 
 
 def test_missing_or_broken_config_json(tmp_path):
