@@ -223,6 +223,7 @@ WALL_CLOCK = {
     "server/ollama/lines.py::answer": "created_at",
     "server/openai/chat.py::_style": "created",
     "server/openai/completions.py::_style": "created",
+    "server/openai/responses/conversations.py::create": "created_at",
     "server/openai/responses/events.py::ended": "completed_at",
     "server/openai/responses/handler.py::_fields": "created",
 }
