@@ -16,7 +16,7 @@ from engine.grammar.interface import GrammarError
 from engine.grammar.source import check_regex
 from engine.messages import GrammarSpec
 from server.schema_check import walk
-from server.schema_relaxing import exhausts, is_broken, locate, lost_patterns, relaxed, without
+from server.schema_relaxing import exhausts, is_broken, locate, lost_patterns, relaxed, uncounted, without
 from toolcall.constraint_json import value_spec
 from toolcall.constraints import ConstraintRequest, build_constraint, call_gaps, enforces
 from toolcall.regex_dialect import translated
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 MAX_EXHAUSTING = 1
 """Schemas of one request that may cost the check worker its life before the request is refused: each takes seconds."""
+BY_FORMAT = "This model's format of calls cannot be held to it."
 Schema = Mapping[str, Any]
 
 
@@ -88,10 +89,15 @@ class Constrainer:
             kinds = kinds_of(tool.parameters, tool.parameters)
             if kinds and "object" not in kinds and (tool.strict or request.choice == "required"):
                 raise UnusableSchema(param, "", "Arguments are an object, which this schema does not allow.")
+            declared = tool.parameters
             schema, lax, free, note = await self._judge(tool.schema, param, strict=tool.strict)
             tool = dataclasses.replace(tool, parameters=schema if note else tool.parameters)
-            for gap in () if free else call_gaps(request.format, tool.schema):
-                message = "This model's format of calls cannot be held to it."
+            gaps = (
+                {}
+                if free
+                else _gaps(schema) | dict.fromkeys(call_gaps(request.format, tool.schema, declared), BY_FORMAT)
+            )
+            for gap, message in gaps.items():
                 if tool.strict:
                     raise UnusableSchema(param, gap, message)
                 note = [*note, f"{param}{gap} is not enforced: {message}"]
@@ -104,7 +110,7 @@ class Constrainer:
             param = "response_format.json_schema.schema"
             asked = narrowed(request.document)
             schema, lax, free, note = await self._judge(asked, param, strict=document_strict)
-            notes += note
+            notes += [*note, *(f"{param}{gap} is not enforced: {message}" for gap, message in _gaps(schema).items())]
             document = {"type": "object"} if free else schema
             request = dataclasses.replace(request, document=document, document_relaxed=lax)
         spec = build_constraint(request)
@@ -145,6 +151,11 @@ class Constrainer:
         except GrammarError as error:
             return readable(str(error))
         return None
+
+
+def _gaps(schema: Schema) -> dict[str, str]:
+    """What compiles but is not held, and why."""
+    return dict.fromkeys(uncounted(schema), "One name, written twice, would count twice.")
 
 
 def readable(error: str) -> str:

@@ -24,7 +24,7 @@ from toolcall.schema_values import ecma
 
 _DRAFTS = re.compile(r"https?://json-schema\.org/(draft-0[467]|draft/2019-09|draft/2020-12)/schema#?")
 _OLDER_DRAFTS = ("http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-04/schema#")
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples", "example"})
 """Keywords whose values are data, not schemas."""
 NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
@@ -100,7 +100,7 @@ def _check_walk(schema: dict[str, Any], meta: bool) -> None:
 
 
 def _check_references(root: dict[str, Any], pointer: str, node: Mapping[str, Any]) -> None:
-    for keyword in _REFERENCES:
+    for keyword in REFERENCES:
         target = node.get(keyword)
         if target is None:
             continue
@@ -177,7 +177,7 @@ def _readable(schema: Any) -> dict[str, Any]:
     copy = deepcopy(schema)
     for _, node, _ in walk(copy):
         node.pop("$id", None)
-        for keyword in _REFERENCES:
+        for keyword in REFERENCES:
             if isinstance(target := node.get(keyword), str):
                 node[keyword] = quote(target, safe="#/%~!$&'()*+,;=:@?")
         if isinstance(pattern := node.get("pattern"), str):

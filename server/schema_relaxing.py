@@ -32,6 +32,17 @@ def exhausts(error: str) -> bool:
     return TOO_SLOW in error or TOO_LARGE in error
 
 
+def uncounted(schema: Schema) -> list[str]:
+    """The pointers of least counts of properties that one name, written again and again, would reach."""
+    return [
+        f"{at}/minProperties"
+        for at, node, _ in walk(schema)
+        if isinstance(least := node.get("minProperties"), int)
+        and least > len(node.get("required", ())) + 1
+        and ("patternProperties" in node or node.get("additionalProperties") is not False)
+    ]
+
+
 async def relaxed(schema: Schema, error: str, error_of: ErrorOf) -> tuple[Schema, dict[str, str], str | None]:
     """(what is left of the schema, pointers of what is not enforced and why, the error that is left)."""
     lost: dict[str, str] = {}

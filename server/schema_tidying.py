@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import orjson
 
-from server.schema_check import DATA_KEYWORDS, NAME_MAPS
-from toolcall.schema_references import by_pointers
+from server.schema_check import DATA_KEYWORDS, NAME_MAPS, REFERENCES, walk
 
 _OBJECTS = NAME_MAPS | {"items", "additionalProperties", "unevaluatedProperties", "contains", "propertyNames", "not"}
 """Keywords whose values are objects."""
 _UNTIDY = re.compile(rb'null|\[\]|"required":(?:\{\}|true|false)')
+_NAMING = (("$id", ""), ("$anchor", "#"), ("$dynamicAnchor", "#"))
 _BY_NAME = re.compile(rb'"\$(?:ref":"(?!#/|#")|dynamicRef"|recursiveRef")')
 
 
@@ -29,10 +30,31 @@ def tidied(schema: Any) -> Any:
         return schema
     try:
         text = orjson.dumps(schema)
-        schema = by_pointers(schema) if _BY_NAME.search(text) else schema
+        schema = _by_pointers(schema) if _BY_NAME.search(text) else schema
         return _tidied(schema) if _UNTIDY.search(text) else schema
     except (TypeError, RecursionError):
         return schema
+
+
+def _by_pointers(schema: dict[str, Any]) -> dict[str, Any]:
+    """A copy in which references to names are pointers to the parts that have them. A name of several parts stays."""
+    places: dict[str, list[str]] = {"#": ["#"]}
+    for pointer, node, _ in walk(schema):
+        for key, mark in _NAMING:
+            if isinstance(name := node.get(key), str) and name:
+                places.setdefault(mark + name.removesuffix("#"), []).append(f"#{pointer}")
+    names = {name: found[0] for name, found in places.items() if len(found) == 1}
+    copy = deepcopy(schema)
+    for _, node, _ in walk(copy):
+        for key in REFERENCES:
+            reference = node.get(key)
+            if isinstance(reference, str) and not (key == "$ref" and reference.startswith("#/")):
+                place, mark, rest = reference.partition("#/")
+                target = names.get(place if mark else reference.removesuffix("#") or "#")
+                if target is not None:
+                    del node[key]
+                    node["$ref"] = f"{target}/{rest}" if mark else target
+    return copy
 
 
 def _tidied(node: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.messages import GrammarSpec
 from toolcall.lark import Rules, compiled_json, lark_literal, sequence
-from toolcall.schema_alternatives import possible, settled
+from toolcall.schema_alternatives import joined, possible, settled
 from toolcall.schema_parts import WholeSchema, definitions, resolved
 from toolcall.schema_references import follow
 from toolcall.schema_values import Schema, canonical, literals
@@ -22,6 +22,8 @@ OF_ITEMS = frozenset(("uniqueItems", "contains", "minContains", "maxContains"))
 _BITS = 64
 _MAX_COUNT = 1 << 16
 _MAX_CONTAINS = 16
+_MAX_LIST = 1000
+"""Bounds of lists around those that are rules."""
 _MAX_DEPTH = 64
 _ANNOTATED = frozenset(("$defs", "definitions", "x-guidance"))
 _OF_FINITE = frozenset(("type", "enum", "const", "anyOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
@@ -72,15 +74,14 @@ def finite(schema: Schema, depth: int = 0) -> list[Any] | None:
     if depth > _MAX_DEPTH or not schema.keys() <= _OF_FINITE | _ANNOTATED:
         return None
     found: list[Any] | None
-    if "anyOf" in schema:
+    keys = schema.keys() - _ANNOTATED
+    if keys == {"anyOf"}:
         parts = [finite({**definitions(schema), **part}, depth + 1) for part in schema["anyOf"]]
-        found = (
-            None if None in parts or schema.keys() & {"enum", "const"} else [v for part in parts for v in part or ()]
-        )
+        found = None if None in parts else [value for part in parts for value in part or ()]
     elif literals(schema):
-        found = literals(settled(dict(schema)))
+        found = literals(settled(dict(schema))) if keys <= {"type", "enum", "const"} else None
     else:
-        found = _of_type(schema)
+        found = _of_type(schema) if "anyOf" not in keys else None
     if found is None or len(found) > _BITS:
         return None
     return list({canonical(value): value for value in found}.values())
@@ -187,7 +188,7 @@ class _Writer:
         return " ".join(part for part in (f'"{start}"', self._gap, body, self._gap if body else "", f'"{end}"') if part)
 
     def _array(self, schema: Schema, depth: int) -> str | None:
-        if unheld(schema, self._root):
+        if unheld(schema, self._root) or not possible(schema.get("items", True)):
             return None
         low, high = schema.get("minItems", 0), schema.get("maxItems")
         if high == 0:
@@ -196,7 +197,7 @@ class _Writer:
             return self._different(_distinct({**definitions(self._root), **schema}) or [], low, high)
         if "contains" in schema:
             return self._containing(schema, depth)
-        if not isinstance(low, int) or (high is not None and high < low):
+        if not low <= (low if high is None else high) <= _MAX_LIST:
             return None
         item = self.value(schema.get("items", {}), depth)
         most = "" if high is None else high - 1
@@ -224,10 +225,13 @@ class _Writer:
     def _containing(self, schema: Schema, depth: int) -> str | None:
         """Items with a count of those that are asked for in the lowest bits, and one of the commas above them."""
         counts = _counts(schema)
-        if counts is None or not possible(schema["contains"]):
+        items = resolved({**definitions(self._root), **_mapping(schema.get("items"))})
+        both = joined(items, _mapping(schema["contains"]))
+        if counts is None or schema["contains"] is False or not possible(both):
             return None
         asked, low, high = counts
-        one, other = self.value(schema["contains"], depth), self.value(schema.get("items", {}), depth)
+        both = {key: value for key, value in both.items() if key not in _ANNOTATED}
+        one, other = self.value(both, depth), self.value(schema.get("items", {}), depth)
         number = self._rules.number("containing", one, other, asked, low, high, self._comma)
         item, rest = f"item_{number}", f"more_{number}"
         found, commas = "[0:8]", "[8:32]"

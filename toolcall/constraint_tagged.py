@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from toolcall.constraint_json import json_rule
 from toolcall.constraint_raw import inner_anchor, raw_value, writable
 from toolcall.constraint_styles import TaggedArguments
 from toolcall.lark import Rules, Schema, lark_literal, sequence
-from toolcall.schema import IMPLIED
+from toolcall.schema import IMPLIED, ParamType, Tool
 from toolcall.schema_excluding import only_other_names
 from toolcall.schema_merging import combined
 from toolcall.schema_parts import WholeSchema, definitions, resolved
@@ -51,16 +51,18 @@ def tagged_rule(rules: Rules, style: TaggedArguments, schema: Schema, *, lenient
     return sequence(rules, elements, [name in required for name in properties], between)
 
 
-def tagged_gaps(style: TaggedArguments, schema: Schema) -> Iterator[str]:
-    """The pointers of keywords and keys that parameters written one by one cannot obey, though JSON could."""
+def tagged_gaps(style: TaggedArguments, schema: Schema, declared: Schema) -> Iterator[str]:
+    """The pointers of keywords and keys that parameters written one by one cannot obey, though JSON could.
+    ``declared``: the schema by which the values are read."""
     if style.unpacking:
         return
     variants = _variants(resolved(schema))
-    found = (gap for variant in variants for gap in _gaps(style, variant))
+    tool = Tool("", declared)
+    found = (gap for variant in variants for gap in _gaps(style, variant, tool))
     yield from dict.fromkeys(found)
 
 
-def _gaps(style: TaggedArguments, schema: Schema) -> Iterator[str]:
+def _gaps(style: TaggedArguments, schema: Schema, declared: Tool) -> Iterator[str]:
     properties = _properties(schema)
     for gap in _object_gaps(schema, properties):
         yield f"/{gap}"
@@ -69,9 +71,22 @@ def _gaps(style: TaggedArguments, schema: Schema) -> Iterator[str]:
         place = f"/properties/{escaped(name)}"
         if not style.spells(name):
             yield place
+        elif _misread(style, declared.type_of(name), _branches(whole.part(sub))):
+            yield f"{place}/anyOf"
         elif not style.quoted:
             gaps = (_raw_gap(style, branch) for branch in _branches(whole.part(sub)))
             yield from (f"{place}/{gap}" for gap in dict.fromkeys(filter(None, gaps)))
+
+
+def _misread(style: TaggedArguments, kind: ParamType, branches: Sequence[Schema]) -> bool:
+    """Whether a value that is no string would be read as one, since any text may be one by the declared schema."""
+    if style.says_type or "string" not in kind.kinds or kind.texts is not None:
+        return False
+    free = any(_is_raw(_types(branch)) and not literals(branch) for branch in branches)
+    if free and "null" in kind.kinds and not any("null" in _types(branch) or not _types(branch) for branch in branches):
+        return True
+    others = [branch for branch in branches if not _is_raw(_types(branch)) and _types(branch) != {"null"}]
+    return bool(others) and all(literals(branch) for branch in branches if _is_raw(_types(branch)))
 
 
 def _variants(schema: Schema) -> list[Schema]:

@@ -91,10 +91,11 @@ def build_constraint(request: ConstraintRequest) -> GrammarSpec | None:
     return _forced(request, style, tools)
 
 
-def call_gaps(format_name: str, schema: Schema) -> list[str]:
-    """The pointers of what a format's calls cannot be held to, though a JSON object could; [] where all is enforced."""
+def call_gaps(format_name: str, schema: Schema, declared: Schema | None = None) -> list[str]:
+    """The pointers of what a format's calls cannot be held to, though a JSON object could; [] where all is enforced.
+    ``declared``: what the client says, by which the parser reads."""
     arguments = STYLES.get(format_name, FALLBACK).tagged
-    return list(tagged_gaps(arguments, schema)) if arguments is not None else []
+    return list(tagged_gaps(arguments, schema, declared or schema)) if arguments is not None else []
 
 
 def after_reasoning(grammar: str, reasoning: Reasoning, markers: tuple[str, str]) -> GrammarSpec:

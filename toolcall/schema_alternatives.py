@@ -16,7 +16,7 @@ from typing import Any
 
 from toolcall.schema import IMPLIED
 from toolcall.schema_merging import combined
-from toolcall.schema_values import Schema, canonical, literals, matches, typed
+from toolcall.schema_values import Schema, canonical, fits, kind_of, kinds_of, literals, matches, typed
 
 Whole = Callable[[Any], "dict[str, Any] | None"]
 """A schema with what it refers to in place of the reference; None where that is too much."""
@@ -54,13 +54,19 @@ def alternatives(schema: Schema, whole: Whole) -> list[Schema] | None:
     condition, or it cannot be said."""
     if not _conditional(schema, whole):
         return None
+    known = {key: value for key, value in schema.items() if key not in CONDITIONS}
+    typed(known)
+    schema = {**schema, **known}
     if "$ref" in schema:
         target = whole({key: value for key, value in schema.items() if key != "unevaluatedProperties"})
         schema = schema if target is None else {**target, **_only(schema, "unevaluatedProperties")}
     try:
-        return _Expander(whole).expanded(schema, 0)
+        found = _Expander(whole).expanded(schema, 0)
     except Unsayable:
         return None
+    if not found and _counts(schema) and "additionalProperties" not in schema:
+        return None  # properties that are not listed could make up the number
+    return found
 
 
 def _conditional(schema: Schema, whole: Whole, depth: int = 0) -> bool:
@@ -83,7 +89,8 @@ def _counts(schema: Schema) -> bool:
     if schema.get("additionalProperties", False) is not False or "patternProperties" in schema:
         return False
     optional = len(listed.keys() - set(required))
-    return optional > 0 and len(listed) == optional + len(required)
+    closed = schema.get("additionalProperties") is False or schema.get("minProperties", 0) <= len(listed)
+    return closed and optional > 0 and len(listed) == optional + len(required)
 
 
 def _only_excludes_values(schema: Schema) -> bool:
@@ -111,14 +118,14 @@ class _Expander:
         if (values := _excluded(schema)) is not None:
             base["not"] = {"enum": values}
             base = settled(base)
-        typed(base)
         closed = base.get("unevaluatedProperties") is False and base.pop("unevaluatedProperties") is False
         counts = [base.pop("minProperties", 0), base.pop("maxProperties", math.inf)] if _counts(schema) else []
         closed = closed or bool(counts)
         found: list[Schema] = [base]
         for choice in itertools.chain(_counted(base, *counts), self._choices(schema, base, depth + 1)):
             found = self._product(found, choice)
-        return [_closed(part) if closed else _opened(part) for part in found if possible(part)]
+        found = [_closed(part) if closed else part for part in found if possible(part)]
+        return found if depth else list(map(_opened, found))
 
     def _choices(self, schema: Schema, base: Schema, depth: int) -> Iterator[list[Schema]]:
         """What of the alternatives of each condition has to hold."""
@@ -150,11 +157,9 @@ class _Expander:
 
     def _exactly_one(self, branches: Sequence[Any], base: Schema, depth: int) -> list[Schema]:
         found = []
-        for branch in branches:
+        for index, branch in enumerate(branches):
             parts = [part for part in self._fitting(branch, depth) if possible(joined(base, part))]
-            for other in branches:
-                if other is branch:
-                    continue
+            for other in (*branches[:index], *branches[index + 1 :]):
                 overlapping = self._product([base], self._product(parts, self._fitting(other, depth)))
                 if any(map(possible, overlapping)):
                     parts = [
@@ -196,7 +201,7 @@ class _Expander:
         return [part for key in whole for part in self._refusing_keyword(key, whole, context, depth + 1)]
 
     def _refusing_keyword(self, key: str, schema: Schema, context: Schema, depth: int) -> list[Schema]:
-        value, kinds = schema[key], _kinds(context)
+        value, kinds = schema[key], kinds_of(context)
         if key in IMPLIED and not kinds & ({"number", "integer"} if IMPLIED[key] == "number" else {IMPLIED[key]}):
             return []
         if key in _OPPOSITE:
@@ -265,7 +270,11 @@ def _closed(schema: Schema) -> Schema:
     """Without properties that it does not list."""
     if "allOf" in schema or "$ref" in schema:
         return {**schema, "unevaluatedProperties": False}
-    return {"additionalProperties": False, **schema}
+    return (
+        schema
+        if schema.get("additionalProperties", True) not in (True, {})
+        else {**schema, "additionalProperties": False}
+    )
 
 
 def _opened(schema: Schema) -> Schema:
@@ -290,23 +299,6 @@ def _other_types(declared: Any, kinds: frozenset[str]) -> list[Schema]:
     return [{"type": left[0] if len(left) == 1 else left}] if left else []
 
 
-def _kinds(schema: Schema) -> frozenset[str]:
-    """The types that a schema allows."""
-    declared = schema.get("type")
-    if (listed := literals(schema)) and declared is None:
-        return frozenset(map(_kind, listed))
-    names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else list(_KINDS)
-    return frozenset(names) | ({"integer"} if "number" in names else set())
-
-
-def _kind(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else "boolean"
-    if isinstance(value, int | float):
-        return "integer" if float(value).is_integer() else "number"
-    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
-
-
 def joined(one: Schema, other: Schema) -> Schema:
     """A schema that allows what both allow."""
     together = combined(one, other)
@@ -321,13 +313,14 @@ def settled(schema: dict[str, Any]) -> dict[str, Any]:
     items = literals(schema)
     if not items:
         return schema
-    kinds = _kinds({"type": schema["type"]}) if "type" in schema else frozenset(_KINDS)
+    kinds = kinds_of({"type": schema["type"]}) if "type" in schema else frozenset(_KINDS)
     pattern = schema.get("pattern", "")
     kept = [
         item
         for item in items
         if canonical(item) not in barred
-        and _kind(item) in kinds
+        and kind_of(item) in kinds
+        and fits(item, schema)
         and (not isinstance(item, str) or matches(pattern, item) is not False)
     ]
     rest = {key: value for key, value in schema.items() if key not in ("not", "const", "enum")}
@@ -344,20 +337,22 @@ def possible(schema: Any) -> bool:
     if schema.get("type") == [] or schema.get("enum") == [] or not _bounds_leave_room(schema):
         return False
     properties, required = _mapping(schema.get("properties")), _list(schema.get("required"))
-    if _kinds(schema) != {"object"} or not required:
+    if kinds_of(schema) != {"object"} or not required:
         return True
+    if len(required) > schema.get("maxProperties", math.inf):
+        return False
     closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     return all(possible(properties.get(name, not closed)) for name in required)
 
 
 def _bounds_leave_room(schema: Schema) -> bool:
     for what in ("Length", "Items", "Properties"):
-        if schema.get(f"min{what}", 0) > schema.get(f"max{what}", math.inf) and len(_kinds(schema)) == 1:
+        if schema.get(f"min{what}", 0) > schema.get(f"max{what}", math.inf) and len(kinds_of(schema)) == 1:
             return False
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
     room = low <= high and above < below and above < high and low < below
-    return room or not _kinds(schema) <= {"number", "integer"}
+    return room or not kinds_of(schema) <= {"number", "integer"}
 
 
 def _only(schema: Schema, key: str) -> Schema:

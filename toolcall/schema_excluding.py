@@ -120,6 +120,7 @@ def without_names(schema: dict[str, Any]) -> None:
     if others is False or not listed or "patternProperties" in schema or schema.get("type") != "object":
         return
     if (pattern := other_texts(listed)) is not None:
+        listed = {name: sub for name, sub in listed.items() if sub is not False or name in (required or ())}
         schema.update({"properties": listed, "patternProperties": {pattern: others}, "additionalProperties": False})
 
 

@@ -34,6 +34,8 @@ def combined(one: Schema, other: Schema) -> dict[str, Any] | None:
         if together is None:
             return None
         found[key] = together
+    if found.get("type") == []:  # no value is of both types
+        return {**one, "type": one["type"], "enum": []} if "const" not in one else {**_enumerated(one), "enum": []}
     return found
 
 

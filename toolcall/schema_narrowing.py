@@ -107,6 +107,8 @@ class _Narrower:
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return schema
         found = self._merged(plain(schema), depth)
+        if mode != "exact" and "$ref" in found and _OF_OBJECTS & found.keys():  # so that it can be closed
+            found = self._inlined(found, depth) or found
         for key in ("$defs", "definitions"):
             found.pop(key, None)
         _evaluated(found)
@@ -318,7 +320,7 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     if "properties" not in schema or "additionalProperties" in schema or _COMPOSING & schema.keys():
         return schema
     listed, required = schema["properties"], schema.get("required")
-    if not isinstance(listed, Mapping):
+    if not isinstance(listed, Mapping) or schema.get("minProperties", 0) > len(listed):
         return schema
     if isinstance(required, list) and not all(isinstance(name, str) and name in listed for name in required):
         return schema

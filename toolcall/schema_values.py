@@ -90,6 +90,8 @@ def values(schema: dict[str, Any]) -> dict[str, Any]:
     _listed(schema)
     if schema.get("uniqueItems") is False or (schema.get("uniqueItems") is True and schema.get("maxItems", 2) <= 1):
         del schema["uniqueItems"]
+    if schema.get("contains") is True:
+        schema["contains"] = {}
     if "contains" in schema and schema.get("minContains") == 0 and "maxContains" not in schema:
         del schema["contains"], schema["minContains"]
     return schema
@@ -191,7 +193,7 @@ def _listed(schema: dict[str, Any]) -> None:
     if not isinstance(schema.get("enum"), list) and "const" not in schema:
         return
     items = literals(schema)
-    kept = [item for item in items if _fits(item, schema)]
+    kept = [item for item in items if fits(item, schema) and kind_of(item) in kinds_of(schema)]
     if not kept:
         return
     for key in ("minLength", "maxLength", *_BOUNDS):
@@ -201,7 +203,8 @@ def _listed(schema: dict[str, Any]) -> None:
         schema["enum"] = kept
 
 
-def _fits(item: Any, schema: Schema) -> bool:
+def fits(item: Any, schema: Schema) -> bool:
+    """Whether a value is as long, or as large, as a schema says."""
     if isinstance(item, str):
         low, high = schema.get("minLength", 0), schema.get("maxLength", len(item))
         return not isinstance(low, int) or not isinstance(high, int) or low <= len(item) <= high
@@ -212,6 +215,24 @@ def _fits(item: Any, schema: Schema) -> bool:
         and not item <= schema.get("exclusiveMinimum", -math.inf)
         and not item >= schema.get("exclusiveMaximum", math.inf)
     )
+
+
+def kinds_of(schema: Schema) -> frozenset[str]:
+    """The types that a schema allows by name or by the values that it lists; ``number`` has the integers with it."""
+    declared = schema.get("type")
+    if (listed := literals(schema)) and declared is None:
+        return frozenset(map(kind_of, listed))
+    names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else list(_TYPES)
+    return frozenset(names) | ({"integer"} if "number" in names else set())
+
+
+def kind_of(value: Any) -> str:
+    """The type of a value; that of whole numbers is ``integer``."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    if isinstance(value, int | float):
+        return "integer" if float(value).is_integer() else "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
 def matches(pattern: Any, text: str) -> bool | None:

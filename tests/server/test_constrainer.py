@@ -68,6 +68,21 @@ async def test_a_gap_of_the_format(constrainer: Constrainer, pointer: str) -> No
     assert refused.value.pointer == pointer
 
 
+async def test_names_that_come_twice_do_not_count_twice(constrainer: Constrainer) -> None:
+    """No grammar keeps a free name from coming again, so that only one of them is counted on."""
+    free = {"properties": {"m": {"type": "object", "additionalProperties": {}, "minProperties": 2}}}
+    found = await constrainer.constrain(request("hermes", free, strict=False))
+    assert ["/properties/m/minProperties is not enforced" in note for note in found.relaxations] == [True]
+    with pytest.raises(UnusableSchema) as refused:
+        await constrainer.constrain(request("hermes", free, strict=True))
+    assert refused.value.pointer == "/properties/m/minProperties"
+    for more in ({"required": ["a"]}, {"minProperties": 1}):
+        held = {"properties": {"m": {**free["properties"]["m"], **more}}}
+        assert not (await constrainer.constrain(request("hermes", held, strict=True))).relaxations
+    document = ConstraintRequest(format="hermes", document={"type": "object", **free})
+    assert len((await constrainer.constrain(document)).relaxations) == 1
+
+
 @pytest.mark.parametrize("pointer", GAPS)
 @pytest.mark.parametrize("format_name", ["hermes", "pythonic"])
 async def test_formats_with_json_have_none(constrainer: Constrainer, format_name: str, pointer: str) -> None:

@@ -374,6 +374,34 @@ UNTIDY = [
             "required": ["a"],
         },
     ),
+    (
+        {
+            "type": "object",
+            "properties": {
+                "a": {"$ref": "#kind"},
+                "tree": {"$id": "T0", "type": "object", "properties": {"nodes": {"items": {"$ref": "T0"}}}},
+                "b": {"$ref": "T0#/properties/nodes"},
+            },
+            "$defs": {"x/y": {"$anchor": "kind", "enum": ["c"]}},
+        },
+        {
+            "type": "object",
+            "properties": {
+                "a": {"$ref": "#/$defs/x~1y"},
+                "tree": {
+                    "$id": "T0",
+                    "type": "object",
+                    "properties": {"nodes": {"items": {"$ref": "#/properties/tree"}}},
+                },
+                "b": {"$ref": "#/properties/tree/properties/nodes"},
+            },
+            "$defs": {"x/y": {"$anchor": "kind", "enum": ["c"]}},
+        },
+    ),
+    (
+        {"$dynamicAnchor": "node", "properties": {"c": {"items": {"$dynamicRef": "#node"}}}},
+        {"$dynamicAnchor": "node", "properties": {"c": {"items": {"$ref": "#"}}}},
+    ),
 ]
 
 
@@ -400,6 +428,15 @@ async def test_untidy_schemas_are_read_as_what_they_mean(gateway: Gateway, writt
 @pytest.mark.parametrize(
     "schema",
     [
+        {"properties": {"a": {"$ref": "#x"}}, "$defs": {"a": {"$anchor": "x"}, "b": {"$anchor": "x"}}},
+        {
+            "properties": {
+                "a": {"$ref": "https://example.org/s"},
+                "b": {"$ref": "#nothing"},
+                "$ref": {"const": {"$ref": "#x"}},
+            },
+            "$anchor": "x",
+        },
         {
             "type": "object",
             "properties": {"a": {"enum": [None, []], "default": None}, "b": {"const": None}},

@@ -132,11 +132,14 @@ CONDITIONS: dict[str, tuple[Any, Any, Any]] = {
     "names of a format": ({"type": "object", "propertyNames": {"format": "date"}, "additionalProperties": INTEGER}, {"2024-02-29": 1}, {"a": 1}),
     "names by several lists": ({"type": "object", "propertyNames": {"anyOf": [{"const": "a"}, {"enum": ["b"]}]}}, {"b": 1}, {"c": 1}),
     "any name but one": ({"type": "object", "propertyNames": {"not": {"const": "a"}}, "additionalProperties": INTEGER}, {"b": 1}, {"a": 1}),
+    "a definition and more": ({"$ref": "#/$defs/base", "properties": {"x": INTEGER}}, {"id": "a", "x": 1}, {"id": 1, "x": 1}),
     "another name": ({"type": "object", "properties": {"a": INTEGER}, "additionalProperties": STRING}, {"a": 1, "b": ""}, {"a": ""}),
     "all that is evaluated": ({"anyOf": [IF_A, {"properties": {"n": INTEGER}, "required": ["n"]}], "type": "object", "unevaluatedProperties": False}, {"n": 1}, {"n": 1, "x": 1}),
     "all items that are": ({"type": "array", "prefixItems": [STRING], "unevaluatedItems": False}, ["a"], ["a", 1]),
 }  # fmt: skip
-HELD.update({case: (one(schema), good, bad) for case, (schema, good, bad) in CONDITIONS.items()})
+HELD.update(
+    {case: (one(schema, **{"$defs": {"base": BASE}}), good, bad) for case, (schema, good, bad) in CONDITIONS.items()}
+)
 FORMATS = ("hermes", "qwen3_coder", "glm45", "gemma4", "minicpm5", "pythonic")
 
 
@@ -214,7 +217,8 @@ def test_objects_are_closed_where_that_only_narrows() -> None:
             "properties": {
                 "a": BASE,
                 "b": {"$ref": "#/$defs/base"},
-                "c": {"$ref": "#/$defs/base", "required": ["more"]},
+                "c": {"$ref": "#/$defs/base", "minProperties": 1},
+                "d": {"$ref": "#/$defs/base", "required": ["more"]},
             },
             "$defs": {"base": BASE},
         }
@@ -223,6 +227,8 @@ def test_objects_are_closed_where_that_only_narrows() -> None:
     assert found["properties"]["a"]["additionalProperties"] is False
     closed, opened = (found["$defs"][found["properties"][name]["$ref"].split("/")[-1]] for name in "bc")
     assert closed == {**opened, "additionalProperties": False}
+    assert found["properties"]["d"]["required"] == ["id", "more"]
+    assert found["properties"]["d"]["additionalProperties"] is False
     free = {"type": "object", "additionalProperties": STRING}
     assert narrowed(free) == free
     unlisted = {"type": "object", "properties": {"a": {}}, "required": ["a", "b"]}
