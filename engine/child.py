@@ -36,7 +36,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class ModelProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model process needs. model_kind: as in engine.model_store.ResolvedModel. rank: which of
+    """What a model process needs. model_kind: as in engine.model_store.resolve.ResolvedModel. rank: which of
     ``config.tp_size`` it is; rank 0 alone reads ``inbox`` and writes to ``outbox``. rendezvous: where they meet."""
 
     config: EngineConfig

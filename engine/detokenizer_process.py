@@ -8,7 +8,7 @@ import zmq
 
 from engine.child import BEAT_INTERVAL, DetokenizerSpec, StatusPipe, read_spec, setup_logging, starting
 from engine.detokenizer_manager import DetokenizerManager, merge
-from engine.ipc import Inbox, Outbox, scheduler_output_decoder
+from engine.ipc import Inbox, Outbox
 from engine.messages import BatchTokenIDOut, SchedulerOutput
 from engine.text.load import load_tokenizer
 
@@ -39,7 +39,7 @@ def main() -> None:
     status = StatusPipe(spec.status_fd)
     context = zmq.Context(io_threads=1)
     with starting(status):
-        inbox = Inbox(context, spec.inbox, scheduler_output_decoder())
+        inbox: Inbox[SchedulerOutput] = Inbox(context, spec.inbox, SchedulerOutput)
         outbox, aborts = Outbox(context, spec.outbox), Outbox(context, spec.aborts)
         manager = DetokenizerManager(load_tokenizer(spec.tokenizer_path), aborts.send)
     status.started()

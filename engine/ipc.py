@@ -12,13 +12,12 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import zmq
 
-from engine.messages import BatchStrOut, BatchTokenIDOut, DetokenizerOutput, SchedulerInput, SchedulerOutput
+from engine.messages import BatchStrOut, BatchTokenIDOut
 
 logger = logging.getLogger(__name__)
 
@@ -80,16 +79,16 @@ def remove_run_dir(directory: Path) -> None:
 
 
 class Inbox(Generic[T]):
-    """The reading end of one socket file.
+    """The reading end of one socket file. kind: the messages that come, a union of structs.
 
     dropped: frames so far that were no message. drained: the last ``receive`` left nothing behind; only then
     will ``fd`` speak up for the next frame.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str, decode: Callable[[bytes], T]) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str, kind: Any) -> None:
         self.dropped = 0
         self.drained = False
-        self._decode = decode
+        self._decode: Callable[[bytes], T] = msgspec.msgpack.Decoder(kind).decode
         self._path = path
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
@@ -139,12 +138,6 @@ class Inbox(Generic[T]):
         self._socket.close(0)
         Path(self._path).unlink(missing_ok=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
 
 class Outbox:
     """The writing end of one socket file. What is not delivered when it closes is dropped."""
@@ -174,27 +167,9 @@ class Outbox:
         """``linger``: seconds that undelivered messages may still take."""
         self._socket.close(int(linger * 1000))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
 
 def _halves(message: Any) -> list[BatchTokenIDOut | BatchStrOut]:
     if not isinstance(message, BatchTokenIDOut | BatchStrOut) or len(message.rows) < 2:
         raise ValueError(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
     middle = len(message.rows) // 2
     return [msgspec.structs.replace(message, rows=rows) for rows in (message.rows[:middle], message.rows[middle:])]
-
-
-def scheduler_input_decoder() -> Callable[[bytes], SchedulerInput]:
-    return msgspec.msgpack.Decoder(SchedulerInput).decode
-
-
-def scheduler_output_decoder() -> Callable[[bytes], SchedulerOutput]:
-    return msgspec.msgpack.Decoder(SchedulerOutput).decode
-
-
-def detokenizer_output_decoder() -> Callable[[bytes], DetokenizerOutput]:
-    return msgspec.msgpack.Decoder(DetokenizerOutput).decode

@@ -14,7 +14,7 @@ import zmq
 from engine.child import BEAT_INTERVAL, ModelProcessSpec, StatusPipe, one_line, read_spec, setup_logging, starting
 from engine.config import EngineConfig
 from engine.grammar.interface import GrammarBackend, GrammarMatcher
-from engine.ipc import Inbox, Outbox, scheduler_input_decoder
+from engine.ipc import Inbox, Outbox
 from engine.lockstep import Lockstep
 from engine.messages import GrammarSpec, ModelInfo, SchedulerInput
 from engine.runner import build_runner
@@ -139,7 +139,7 @@ def build_loop(spec: ModelProcessSpec, status: StatusPipe) -> tuple[ModelLoop | 
     if lockstep is not None and not lockstep.is_leader:
         return RankLoop(scheduler, grammar, status, lockstep), info
     context = zmq.Context(io_threads=1)
-    inbox = Inbox(context, spec.inbox, scheduler_input_decoder())
+    inbox: Inbox[SchedulerInput] = Inbox(context, spec.inbox, SchedulerInput)
     return ModelLoop(scheduler, grammar, inbox, Outbox(context, spec.outbox), status, lockstep), info
 
 

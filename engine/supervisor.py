@@ -22,8 +22,8 @@ import zmq
 
 from engine.child import DetokenizerSpec, ModelProcessSpec, Started, one_line
 from engine.config import EngineConfig
-from engine.ipc import Inbox, Outbox, detokenizer_output_decoder
-from engine.messages import ModelInfo
+from engine.ipc import Inbox, Outbox
+from engine.messages import DetokenizerOutput, ModelInfo
 from engine.platform.modules import module_command
 from engine.process import Child
 from engine.ranks import local_ranks, rendezvous
@@ -129,7 +129,7 @@ class Supervisor:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._inbox = Inbox(self._context, self._api_socket, detokenizer_output_decoder())
+        self._inbox: Inbox[DetokenizerOutput] = Inbox(self._context, self._api_socket, DetokenizerOutput)
         self._outbox: Outbox | None = None
         self._model: Child | None = None
         self._ranks: tuple[Child, ...] = ()
@@ -360,7 +360,7 @@ class Supervisor:
         dropped = self._inbox.dropped
         self._loop.remove_reader(self._inbox_fd)
         self._inbox.close()
-        self._inbox = Inbox(self._context, self._api_socket, detokenizer_output_decoder())
+        self._inbox = Inbox(self._context, self._api_socket, DetokenizerOutput)
         self._inbox.dropped = dropped
         self._inbox_fd = self._inbox.fd
         self._loop.add_reader(self._inbox_fd, self._drain_inbox)

@@ -34,7 +34,7 @@ LENGTH = FinishReason(type="length")
 STOP = FinishReason(type="stop")
 
 
-class Outbox:
+class StepOutputs:
     """Rows and replies of one step, in the order in which they were decided."""
 
     def __init__(self) -> None:
@@ -108,10 +108,10 @@ class ResultProcessor:
     """Applies one RowOutput to one Req. Sets ``finish_reason``; freeing what a finished request held is the
     scheduler's."""
 
-    def __init__(self, kv: KVCacheManager, outbox: Outbox, counters: Counters, vocab_size: int) -> None:
+    def __init__(self, kv: KVCacheManager, outputs: StepOutputs, counters: Counters, vocab_size: int) -> None:
         self._kv = kv
         self._vocab_size = vocab_size
-        self._outbox = outbox
+        self._outputs = outputs
         self._counters = counters
 
     def process(self, row: BatchRow, out: RowOutput) -> None:
@@ -120,18 +120,18 @@ class ResultProcessor:
         try:
             if out.error is not None:
                 req.finish_reason = FinishReason(type="error", message=out.error, status=out.error_status)
-                self._outbox.put(req)
+                self._outputs.put(req)
             elif req.embeds:
                 self._embed(row, out)
             else:
                 self._advance(row, out)
         except GrammarError as error:
             req.finish_reason = FinishReason(type="error", message=str(error), status=400)
-            self._outbox.put(req)
+            self._outputs.put(req)
         except Exception:
             logger.exception("request %s failed in process_result", req.rid)
             req.finish_reason = INTERNAL_ERROR
-            self._outbox.put(req)
+            self._outputs.put(req)
 
     def force(self, req: Req, limit: int) -> None:
         """Append up to ``limit`` tokens that the grammar leaves no choice about."""
@@ -163,7 +163,7 @@ class ResultProcessor:
         self._computed(req, min(row.known_end + accepted, len(req.tokens)))
         if req.grammar is not None and (req.finish_reason is None or req.finish_reason is LENGTH):
             self._continue_grammar(req)
-        counters.generated += self._outbox.put(req, out.logprobs)
+        counters.generated += self._outputs.put(req, out.logprobs)
 
     def _append(self, req: Req, tokens: Sequence[int]) -> None:
         """Append up to and including the token that ends the request. A stop token counts and is delivered."""
@@ -204,7 +204,7 @@ class ResultProcessor:
             if not math.isfinite(norm) or norm == 0.0:
                 raise ValueError("the embedding is not finite")
             vector = tuple(value / norm for value in req.embed_sum)
-            self._outbox.others.append(EmbedOut(rid=req.rid, embedding=vector, prompt_tokens=req.prompt_len))
+            self._outputs.others.append(EmbedOut(rid=req.rid, embedding=vector, prompt_tokens=req.prompt_len))
             req.finish_reason = STOP
 
     def _computed(self, req: Req, position: int) -> None:

@@ -30,7 +30,7 @@ from engine.scheduler.admission import Admitter, Rejected
 from engine.scheduler.batch import BatchRow, ScheduleBatch, make_row
 from engine.scheduler.policy import AdmitResult, ChunkPolicy, NewTokenRatio, PrefillAdder, SchedulerConfig
 from engine.scheduler.req import Req
-from engine.scheduler.results import INTERNAL_ERROR, MAX_FORCED_TOKENS, Counters, Outbox, ResultProcessor
+from engine.scheduler.results import INTERNAL_ERROR, MAX_FORCED_TOKENS, Counters, ResultProcessor, StepOutputs
 from engine.speculative.ngram import Draft
 from engine.speculative.step_costs import StepCosts
 
@@ -93,9 +93,9 @@ class Scheduler:
         self._inbox: list[SchedulerInput] = []
         self._reqs: dict[str, Req] = {}
         self._arrivals = 0
-        self._outbox = Outbox()
+        self._outputs = StepOutputs()
         self._counters = Counters()
-        self._results = ResultProcessor(self.kv, self._outbox, self._counters, executor.vocab_size)
+        self._results = ResultProcessor(self.kv, self._outputs, self._counters, executor.vocab_size)
         self._ratio = NewTokenRatio()
         self._checked = True
         self._blocked = ("", 0, 0)
@@ -118,7 +118,7 @@ class Scheduler:
             self._forward(batch)
             self._retire()
         self._check()
-        return self._outbox.drain()
+        return self._outputs.drain()
 
     def _forward(self, batch: ScheduleBatch) -> None:
         started = self._clock()
@@ -158,9 +158,11 @@ class Scheduler:
                 case AbortReq(rid=rid, stop_matched=matched):
                     self._abort(rid, matched)
                 case FlushCacheReq(rid=rid):
-                    self._outbox.others.append(ControlReply(rid=rid, ok=True, message=f"{self.kv.flush()} pages freed"))
+                    self._outputs.others.append(
+                        ControlReply(rid=rid, ok=True, message=f"{self.kv.flush()} pages freed")
+                    )
                 case StatsReq(rid=rid):
-                    self._outbox.others.append(self.stats(rid))
+                    self._outputs.others.append(self.stats(rid))
 
     def _accept_request(self, message: TokenizedGenerateReqInput | EmbedReqInput) -> None:
         if message.rid in self._reqs:
@@ -177,10 +179,10 @@ class Scheduler:
                     self._results.force(req, min(MAX_FORCED_TOKENS, req.max_len - req.num_tokens - 1))
         except (Rejected, GrammarError) as error:
             reason = FinishReason(type="error", message=str(error), status=400)
-            self._outbox.reject(message.rid, reason, len(message.input_ids), decode)
+            self._outputs.reject(message.rid, reason, len(message.input_ids), decode)
         except Exception:
             logger.exception("request %s could not be admitted", message.rid)
-            self._outbox.reject(message.rid, INTERNAL_ERROR, len(message.input_ids), decode)
+            self._outputs.reject(message.rid, INTERNAL_ERROR, len(message.input_ids), decode)
         else:
             self._reqs[req.rid] = req
             if self.waiting or any(not other.decoding for other in self.running):
@@ -372,7 +374,7 @@ class Scheduler:
         (self.running if req.lease is not None else self.waiting).remove(req)
         self._release(req)
         del self._reqs[req.rid]
-        self._outbox.put(req)
+        self._outputs.put(req)
 
     def _release(self, req: Req) -> None:
         """Its pages go back; what a request computed that failed through no fault of its own is not kept for others."""

@@ -5,6 +5,7 @@ import errno
 import os
 import random
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -12,8 +13,16 @@ import pytest
 import zmq
 
 from engine import ipc
-from engine.ipc import Inbox, Outbox, PipeBlocked, make_run_dir, remove_run_dir, scheduler_input_decoder
-from engine.messages import AbortReq, BatchTokenIDOut, FlushCacheReq, StatsReq, TokenIDRow
+from engine.ipc import Inbox, Outbox, PipeBlocked, make_run_dir, remove_run_dir
+from engine.messages import (
+    AbortReq,
+    BatchTokenIDOut,
+    FlushCacheReq,
+    SchedulerInput,
+    SchedulerOutput,
+    StatsReq,
+    TokenIDRow,
+)
 
 
 @pytest.fixture
@@ -25,7 +34,7 @@ def context():
 
 @pytest.fixture
 def inbox(context, tmp_path):
-    with Inbox(context, str(tmp_path / "in.sock"), scheduler_input_decoder()) as inbox:
+    with closing(Inbox(context, str(tmp_path / "in.sock"), SchedulerInput)) as inbox:
         yield inbox
 
 
@@ -40,7 +49,7 @@ def gather(inbox: Inbox, count: int) -> list:
 
 def test_messages_arrive_in_order_and_typed(context, inbox, tmp_path):
     sent = [AbortReq(rid="a"), StatsReq(rid="b"), FlushCacheReq(rid="c"), AbortReq(rid="d", stop_matched="x")]
-    with Outbox(context, str(tmp_path / "in.sock")) as outbox:
+    with closing(Outbox(context, str(tmp_path / "in.sock"))) as outbox:
         for message in sent:
             outbox.send(message)
         assert gather(inbox, 4) == sent
@@ -54,7 +63,7 @@ def test_an_empty_inbox_waits_no_longer_than_asked(inbox):
 
 def test_sockets_are_the_owners_and_go_with_the_inbox(context, tmp_path):
     path = tmp_path / "x.sock"
-    inbox = Inbox(context, str(path), scheduler_input_decoder())
+    inbox = Inbox(context, str(path), SchedulerInput)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     inbox.close()
     assert not path.exists()
@@ -105,7 +114,7 @@ def test_large_messages_are_read_a_few_at_a_time(context, inbox, tmp_path, monke
     """So that reading what one client sent holds nobody else up for long. What is left is known to be there."""
     monkeypatch.setattr(ipc, "RECEIVE_BYTES", 1000)
     sent = [AbortReq(rid=str(index) + "x" * size) for index, size in enumerate([900, 900, 900, 5000, 1, 1])]
-    with Outbox(context, str(tmp_path / "in.sock")) as outbox:
+    with closing(Outbox(context, str(tmp_path / "in.sock"))) as outbox:
         for message in sent:
             outbox.send(message)
         parts = []
@@ -125,7 +134,7 @@ def test_a_batch_beyond_the_reader_s_limit_comes_in_parts(context, tmp_path, mon
     monkeypatch.setattr(ipc, "MAX_MESSAGE_BYTES", 2000)
     rows = tuple(TokenIDRow(rid=f"{index:0300}", completion_tokens=index) for index in range(13))
     path = str(tmp_path / "out.sock")
-    with Inbox(context, path, ipc.scheduler_output_decoder()) as inbox, Outbox(context, path) as outbox:
+    with closing(Inbox(context, path, SchedulerOutput)) as inbox, closing(Outbox(context, path)) as outbox:
         outbox.send(BatchTokenIDOut(rows=rows))
         outbox.send(BatchTokenIDOut(rows=rows[:1]))
         messages: list[BatchTokenIDOut] = []
@@ -139,7 +148,7 @@ def test_a_batch_beyond_the_reader_s_limit_comes_in_parts(context, tmp_path, mon
 
 def test_a_reader_that_is_away_blocks_the_sender_only_so_long(context, tmp_path, monkeypatch):
     monkeypatch.setattr(ipc, "HIGH_WATER_MARK", 3)
-    with Outbox(context, str(tmp_path / "nobody.sock"), send_timeout=0.05) as outbox:
+    with closing(Outbox(context, str(tmp_path / "nobody.sock"), send_timeout=0.05)) as outbox:
         for _ in range(3):
             outbox.send(StatsReq(rid="x"))
         with pytest.raises(PipeBlocked):
@@ -150,7 +159,7 @@ async def test_the_descriptor_wakes_an_event_loop(context, inbox, tmp_path):
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(inbox.fd, woken.set)
     inbox.receive()
-    with Outbox(context, str(tmp_path / "in.sock")) as outbox:
+    with closing(Outbox(context, str(tmp_path / "in.sock"))) as outbox:
         for index in range(20):
             woken.clear()
             outbox.send(StatsReq(rid=str(index)))

