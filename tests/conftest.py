@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 import shutil
 import signal
 import tempfile
@@ -26,12 +25,6 @@ def pytest_configure(config: pytest.Config) -> None:
     scale = float(os.environ.get("CALLGATE_TEST_SCALE", "1"))
     if scale > 1 and config.getoption("timeout", None) is None:
         config.option.timeout = float(config.getini("timeout")) * scale
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Processes that share the tests must call each by the same name: an object's address is no part of it."""
-    for item in items:
-        item._nodeid = re.sub(r" at 0x[0-9a-f]+", "", item.nodeid)
 
 
 def pytest_collection_finish() -> None:
