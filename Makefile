@@ -7,7 +7,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 MODEL ?=
 ARGS ?=
-JOBS ?= 0
+JOBS ?= 2
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 KERNEL_STAMP := $(VENV)/.kernels
@@ -61,7 +61,7 @@ typecheck: dev ## mypy --strict
 budgets: dev ## Layers and budgets only
 	@$(PY) -m pytest tests/test_architecture.py tests/test_budgets.py
 
-test: lint typecheck ## Lint, types, budgets and all tests (JOBS=2: two at a time)
+test: lint typecheck ## Lint, types, budgets and all tests (JOBS at a time, 0: one after the other)
 	@$(PY) -m pytest -n $(JOBS) --dist worksteal
 
 test-e2e: dev ## Only the tests that start real server processes

@@ -199,7 +199,11 @@ NEEDS_LOGITS = [
 NEEDS_NONE = [({}, None, ()), ({}, None, (4, 5)), ({}, Allow({1, 2, 3}), ())]
 
 
-@pytest.mark.parametrize(("settings", "grammar", "draft"), NEEDS_LOGITS + NEEDS_NONE, ids=str)
+def named(value):
+    return type(value).__name__ if isinstance(value, Allow) else str(value)
+
+
+@pytest.mark.parametrize(("settings", "grammar", "draft"), NEEDS_LOGITS + NEEDS_NONE, ids=named)
 def test_the_screen_is_used_where_nothing_but_the_argmax_decides(executor, path, settings, grammar, draft):
     """And a request that needs all logits gets them for the whole step: tokens are those of a model without a screen."""
     requests = [(settings, grammar), ({}, None)]
