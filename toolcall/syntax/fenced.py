@@ -9,7 +9,7 @@ from functools import cached_property
 
 from toolcall.lexer import MAX_HEADER, SPACE, Lexer, Markers, NoCall, Read, at_marker, skip_space
 from toolcall.output import Output
-from toolcall.syntax.block import Block, Options
+from toolcall.syntax.block import FENCES, Block, Options
 
 _FENCE = "```"
 _INFO = re.compile(rf"[{SPACE}]*+(?:```\w{{0,16}}[{SPACE}]*+)?+")
@@ -34,7 +34,7 @@ class FencedBlock(Block):
     def _following(self) -> Markers:
         """What may stand behind a call: the fence's end, another block, late ends of the one before."""
         ends = (word for block in self.own for word in (*block.closers, *block.leftovers))
-        return Markers((_FENCE, *self._blocks, *ends))
+        return Markers((*FENCES, *self._blocks, *ends))
 
     def read(self, lx: Lexer, out: Output, options: Options) -> Read[bool]:
         """See ``Block.read``."""
@@ -50,17 +50,16 @@ class FencedBlock(Block):
                 break
             lx.mark()
             word: str | None = ""
-            while word is not None and word != _FENCE and word not in self._blocks:
+            while word is not None and word not in FENCES and word not in self._blocks:
                 yield from skip_space(lx)
                 word = yield from at_marker(lx, self._following)
-            if word is None:
-                lx.rewind()
-                return False
-            if word != _FENCE:
+            if word is not None and word in self._blocks:
                 block = self._blocks[word]
                 lx.pos -= len(word) if block.keep_opener else 0
-            elif (block := (yield from self._first(lx))) is None:
-                lx.unmark()
+            elif word is None or ((block := (yield from self._first(lx))) is None and word != _FENCE):
+                lx.rewind()
+                return False
+        lx.unmark()
         return True
 
     def _first(self, lx: Lexer) -> Read[Block | None]:
