@@ -32,7 +32,6 @@ _COMPOSING = frozenset(
      "dependencies", "propertyNames")
 )  # fmt: skip
 _OF_OBJECTS = frozenset(("properties", "required", "additionalProperties", "patternProperties"))
-_OF_NAMES = frozenset(("type", "pattern", "minLength", "maxLength"))
 _INSIDE = frozenset(("items", "prefixItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"))
 _PLAIN_NAME = re.compile(r"#/(\$defs|definitions)/([A-Za-z0-9_.-]+)")
 Mode = Literal["closed", "open", "exact"]
