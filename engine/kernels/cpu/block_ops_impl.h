@@ -1,7 +1,6 @@
 // The block operations of attention.h, compiled once per instruction set (see block_ops_*.cpp).
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -723,49 +722,74 @@ int argmax(const float* x, const uint32_t* mask, int n) {
 
 constexpr int SCREEN_BLOCK = 32;
 
+// Vectors of the machine's own width: all values are read twice for every row, and the compiler takes wider ones through
+// memory.
+#if defined(__AVX512F__)
+constexpr int WIDTH = 16;
+#elif defined(__AVX2__)
+constexpr int WIDTH = 8;
+#else
+constexpr int WIDTH = 4;
+#endif
+constexpr int PARTS = SCREEN_BLOCK / WIDTH;
+typedef float fv __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t iv __attribute__((vector_size(4 * WIDTH)));
+
 // Allowed values of a block of 32 from x[at] on, as bits.
 CG_INLINE uint32_t allowed(const uint32_t* mask, int at, int n) {
     const uint32_t bits = mask ? mask[at / SCREEN_BLOCK] : ~0u;
     return n - at < SCREEN_BLOCK ? bits & ((1u << (n - at)) - 1) : bits;
 }
 
+// The values whose bit is set; -inf for the others.
+CG_INLINE fv where_set(fv x, uint32_t bits) {
+    iv bit = {};
+    for (int i = 0; i < WIDTH; ++i) bit[i] = 1 << i;
+    return ((iv{} + int32_t(bits)) & bit) != 0 ? x : fv{} - std::numeric_limits<float>::infinity();
+}
+
 float screen_floor(const float* x, const float* error, float length, const uint32_t* mask, int n) {
     const float none = -std::numeric_limits<float>::infinity();
-    f16v best = splat(none);
-    float floor = none;
-    for (int at = 0; at < n; at += SCREEN_BLOCK) {
+    const fv scale = fv{} + length;
+    fv best[PARTS];
+    for (fv& b : best) b = fv{} + none;
+    int at = 0;
+    for (; at + SCREEN_BLOCK <= n; at += SCREEN_BLOCK) {
         const uint32_t bits = allowed(mask, at, n);
-        if (bits == ~0u) {
-            for (int h = 0; h < SCREEN_BLOCK; h += LANES)  // max16 takes `best` where the other is NaN
-                best = max16(load<f16v>(x + at + h) - load<f16v>(error + at + h) * splat(length), best);
-            continue;
-        }
-        for (int i = 0; i < SCREEN_BLOCK; ++i) {
-            if (!((bits >> i) & 1u)) continue;
-            const float low = x[at + i] - error[at + i] * length;
-            floor = low > floor ? low : floor;
+        if (!bits) continue;
+        for (int i = 0; i < PARTS; ++i) {
+            fv low = load<fv>(x + at + i * WIDTH) - load<fv>(error + at + i * WIDTH) * scale;
+            if (bits != ~0u) low = where_set(low, bits >> (i * WIDTH));
+            best[i] = low > best[i] ? low : best[i];  // not where it is NaN
         }
     }
-    return std::max(floor, max_lanes(best));
+    float floor = none;
+    for (const fv& b : best)
+        for (int i = 0; i < WIDTH; ++i) floor = b[i] > floor ? b[i] : floor;
+    for (; at < n; ++at) {
+        const float low = x[at] - error[at] * length;
+        if ((!mask || (mask[at / SCREEN_BLOCK] >> at % SCREEN_BLOCK & 1u)) && low > floor) floor = low;
+    }
+    return floor;
 }
 
 // Whether no value of a block may reach `floor`; false where one is NaN.
 CG_INLINE bool all_below(const float* x, const float* error, float length, float floor) {
-    i16v below = i16v{} - 1;
-    for (int h = 0; h < SCREEN_BLOCK; h += LANES)
-        below &= load<f16v>(x + h) + load<f16v>(error + h) * splat(length) < splat(floor);
-    int32_t lanes[LANES], all = -1;
-    store(lanes, below);
-    for (int i = 0; i < LANES; ++i) all &= lanes[i];
-    return all != 0;
+    iv below = iv{} - 1;
+    for (int i = 0; i < SCREEN_BLOCK; i += WIDTH) below &= load<fv>(x + i) + load<fv>(error + i) * (fv{} + length) < fv{} + floor;
+    uint64_t halves[WIDTH / 2], all = ~uint64_t{0};
+    store(halves, below);
+    for (uint64_t h : halves) all &= h;
+    return all == ~uint64_t{0};
 }
 
 int screen_next(const float* x, const float* error, float length, const uint32_t* mask, float floor, int block, int step,
                 int n) {
     for (int at = block * SCREEN_BLOCK; at < n; at += step * SCREEN_BLOCK) {
         const int count = n - at < SCREEN_BLOCK ? n - at : SCREEN_BLOCK;
-        if (count == SCREEN_BLOCK && all_below(x + at, error + at, length, floor)) continue;
         const uint32_t bits = allowed(mask, at, n);
+        const float limit = bits ? floor : std::numeric_limits<float>::infinity();  // of what is not allowed, a NaN counts
+        if (count == SCREEN_BLOCK && all_below(x + at, error + at, length, limit)) continue;
         for (int i = 0; i < count; ++i) {
             const float high = x[at + i] + error[at + i] * length;
             if (high != high || (((bits >> i) & 1u) && high >= floor)) return at / SCREEN_BLOCK;
