@@ -37,6 +37,7 @@ struct Source {
     int fmt, n;
     const void* raw;
     const float* bias;
+    bool screen = false;  // raw is Q8_0: its upper five bits, and what bounds the others in place of a bias
 };
 
 size_t align64(size_t x) { return (x + 63) / 64 * 64; }
@@ -147,7 +148,7 @@ cg_linear* build(const Source* sources, int count, int n, int k, bool gate_up) {
         if (s.n <= 0 || !s.raw || !packable(s.fmt, k)) return nullptr;
         Segment seg{packed_fmt(s.fmt), s.n, gate_up ? 0 : offset, blocks_of(s.n), at, 0};
         at += size_t(seg.blocks) * block_bytes(seg.fmt, k);
-        if (s.bias) {
+        if (s.bias || s.screen) {
             seg.bias_at = at;
             at += size_t(seg.blocks) * LANES * 4;
         }
@@ -162,11 +163,16 @@ cg_linear* build(const Source* sources, int count, int n, int k, bool gate_up) {
     std::memcpy(blob, &h, sizeof h);
     std::memcpy(blob + sizeof h, segments.data(), segments.size() * sizeof(Segment));
     for (int i = 0; i < count; ++i) {
-        pack_matrix(sources[i].fmt, sources[i].n, k, sources[i].raw, blob + segments[size_t(i)].data_at);
-        if (!sources[i].bias) continue;
-        uint8_t* bias = blob + segments[size_t(i)].bias_at;
-        std::memset(bias, 0, size_t(segments[size_t(i)].blocks) * LANES * 4);
-        std::memcpy(bias, sources[i].bias, size_t(sources[i].n) * 4);
+        const Source& s = sources[i];
+        const Segment& seg = segments[size_t(i)];
+        float* bias = seg.bias_at ? reinterpret_cast<float*>(blob + seg.bias_at) : nullptr;
+        if (bias) std::memset(bias, 0, size_t(seg.blocks) * LANES * 4);
+        if (s.screen) {
+            pack_coarse(s.n, k, s.raw, blob + seg.data_at, bias);
+            continue;
+        }
+        pack_matrix(s.fmt, s.n, k, s.raw, blob + seg.data_at);
+        if (bias) std::memcpy(bias, s.bias, size_t(s.n) * 4);
     }
     cg_linear* w = open_blob(memory, at, memory);
     if (!w) std::free(memory);
@@ -354,13 +360,8 @@ cg_linear* cg_linear_create_stack(int count, const int* fmts, const int* ns, int
 }
 
 cg_linear* cg_linear_create_screen(int fmt, int n, int k, const void* raw) {
-    if (fmt != CG_Q8_0 || n <= 0 || !raw || !packable(fmt, k)) return nullptr;
-    const size_t stride = cg_row_bytes(CG_Q8_0, k), coarse_stride = cg_row_bytes(CG_Q5_0, k);
-    std::vector<uint8_t> coarse(size_t(n) * coarse_stride);
-    std::vector<float> errors(static_cast<size_t>(n));
-    for (size_t row = 0; row < size_t(n); ++row)
-        coarse_row(k, static_cast<const uint8_t*>(raw) + row * stride, coarse.data() + row * coarse_stride, &errors[row]);
-    return cg_linear_create(CG_Q5_0, n, k, coarse.data(), errors.data());
+    const Source s{CG_Q5_0, n, raw, nullptr, true};
+    return fmt == CG_Q8_0 ? build(&s, 1, n, k, false) : nullptr;
 }
 
 void cg_linear_destroy(cg_linear* w) {

@@ -28,6 +28,7 @@ constexpr int TILE_ROWS = 256;         // queries (tokens x heads of a group) of
 constexpr int PRIVATE_ROWS = 4;        // up to so many rows each thread prepares its own copy instead of a barrier
 constexpr int SPLIT_MIN_BLOCKS = 2;    // KV blocks below which a decode is not split
 constexpr int SCREEN_PAUSE = 32;       // steps that read the head whole after one whose screen left too much open
+constexpr float SHORTEST = 1e-20f, LONGEST = 1e28f;  // rows that a screen is used for
 
 struct Layer {
     std::vector<float> attn_norm, ffn_norm, q_norm, k_norm;
@@ -358,7 +359,8 @@ const uint32_t* mask_of(const Walk& w, int row, int begin) {
     return reinterpret_cast<const uint32_t*>(o.mask) + size_t(row) * ((w.m().config.vocab_size + 31) / 32) + begin / 32;
 }
 
-// |x| of a quantized row.
+// |x| of a quantized row; NaN, which leaves every token open, where a sum of its products could overflow (no weight is
+// beyond 128 * 65504) or lose bits below the smallest normal number: what bounds the screen's errors knows of neither.
 float length_of(const cg_rows& rows, int row) {
     const int groups = rows.k / CG_GROUP;
     const cg_q8_group* group = static_cast<const cg_q8_group*>(rows.data) + size_t(row) * groups;
@@ -368,7 +370,8 @@ float length_of(const cg_rows& rows, int row) {
         for (int i = 0; i < CG_GROUP; ++i) squares += group[g].q[i] * group[g].q[i];
         sum += double(group[g].scale) * group[g].scale * squares;
     }
-    return float(std::sqrt(sum) * 1.00001);
+    const float length = float(std::sqrt(sum) * 1.00001);
+    return length > SHORTEST && length < LONGEST ? length : NAN;
 }
 
 // In m.logits is what the screen says. Where that leaves open whether a token could be the best, the head's own logits

@@ -70,8 +70,8 @@ constexpr size_t group_offset(const PackInfo& p, int group) {
 bool packable(int fmt, int k);
 int packed_fmt(int fmt);  // F16 is packed as F32
 void pack_matrix(int fmt, int n, int k, const void* raw, uint8_t* out);
-// A raw row of Q8_0 in Q5_0, and how far a product with it can be from one with the row itself: error * |x|.
-void coarse_row(int k, const uint8_t* q8, uint8_t* q5, float* error);
+// Raw rows of Q8_0 packed as Q5_0, and how far a product with each can be from one with the row itself: error * |x|.
+void pack_coarse(int n, int k, const void* q8, uint8_t* out, float* errors);
 void unpack_row(int fmt, int k, const uint8_t* block, int lane, float* out);
 
 }  // namespace callgate

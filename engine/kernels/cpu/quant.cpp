@@ -5,6 +5,7 @@
 // GGUF specification (ggml's block_q* structs).
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "callgate_cpu.h"
 #include "half.h"
@@ -248,6 +249,37 @@ void quantize_group(int fmt, const float* x, uint8_t* out) {
     }
 }
 
+// The upper five bits of every code, rounded, and eight times its scale. By Cauchy and Schwarz the products differ by no
+// more than the length of what is left out times that of x. Each of the two sums is rounded twice per group at most, each
+// time by 2^-24 of no more than |row| |x|; of the coarse row, which is at most twice as long (4 becomes 8), twice that.
+void coarse_row(int k, const uint8_t* q8, uint8_t* q5, float* error) {
+    double whole = 0, left_out = 0;
+    for (int j = 0; j < k / CG_GROUP; ++j, q8 += 34, q5 += 22) {
+        const float scale = half_to_float(load_u16(q8));
+        const uint16_t coarse = float_to_half(8.0f * scale);
+        int64_t squares = 0, differences = 0;
+        uint32_t high = 0;
+        for (int i = 0; i < CG_GROUP; ++i) {
+            const int q = int8_t(q8[2 + i]);
+            const int code = q >= 124 ? 15 : (q + 4) >> 3;  // 128 / 8 would be one more than five bits hold
+            const uint8_t bits = uint8_t(code + 16);
+            squares += q * q;
+            differences += (q - 8 * code) * (q - 8 * code);
+            high |= uint32_t(bits >> 4) << i;
+            uint8_t& nibbles = q5[6 + i % 16];
+            nibbles = i < 16 ? bits & 15 : uint8_t(nibbles | (bits << 4));
+        }
+        store_u16(q5, coarse);
+        std::memcpy(q5 + 2, &high, 4);
+        // A scale that is not finite, or whose eightfold float16 does not hold, leaves no bound.
+        const double s = std::isfinite(half_to_float(coarse)) && half_to_float(coarse) == 8.0f * scale ? double(scale) : std::nan("");
+        whole += s * s * double(squares);
+        left_out += s * s * double(differences);
+    }
+    const double rounding = (4.0 * k / CG_GROUP + 32) * 0x1p-24;
+    *error = float((std::sqrt(left_out) + rounding * 2 * std::sqrt(whole)) * 1.0001);
+}
+
 }  // namespace
 
 bool packable(int fmt, int k) {
@@ -268,34 +300,16 @@ void pack_matrix(int fmt, int n, int k, const void* raw, uint8_t* out) {
     }
 }
 
-// The upper five bits of every code, rounded, and eight times its scale. By Cauchy and Schwarz the products differ by no
-// more than the length of what is left out times that of x. Each of the two sums is rounded twice per group at most.
-void coarse_row(int k, const uint8_t* q8, uint8_t* q5, float* error) {
-    double whole = 0, left_out = 0;
-    for (int j = 0; j < k / CG_GROUP; ++j, q8 += 34, q5 += 22) {
-        const float scale = half_to_float(load_u16(q8));
-        const uint16_t coarse = float_to_half(8.0f * scale);
-        int64_t squares = 0, differences = 0;
-        uint32_t high = 0;
-        for (int i = 0; i < CG_GROUP; ++i) {
-            const int q = int8_t(q8[2 + i]);
-            const int code = q >= 124 ? 15 : (q + 4) >> 3;  // 128 / 8 would be one more than five bits hold
-            const uint8_t bits = uint8_t(code + 16);
-            squares += q * q;
-            differences += (q - 8 * code) * (q - 8 * code);
-            high |= uint32_t(bits >> 4) << i;
-            uint8_t& nibbles = q5[6 + i % 16];
-            nibbles = i < 16 ? bits & 15 : uint8_t(nibbles | (bits << 4));
-        }
-        store_u16(q5, coarse);
-        std::memcpy(q5 + 2, &high, 4);
-        // A scale beyond float16 after all leaves no bound.
-        const double s = half_to_float(coarse) == 8.0f * scale ? double(scale) : std::nan("");
-        whole += s * s * double(squares);
-        left_out += s * s * double(differences);
+void pack_coarse(int n, int k, const void* q8, uint8_t* out, float* errors) {
+    const size_t stride = cg_row_bytes(CG_Q8_0, k), coarse_stride = cg_row_bytes(CG_Q5_0, k);
+    std::vector<uint8_t> coarse(size_t(LANES) * coarse_stride);  // a block at a time: a whole head would be large
+    for (int row = 0; row < n; row += LANES, out += block_bytes(CG_Q5_0, k)) {
+        const int count = n - row < LANES ? n - row : LANES;
+        for (int i = 0; i < count; ++i)
+            coarse_row(k, static_cast<const uint8_t*>(q8) + size_t(row + i) * stride, coarse.data() + size_t(i) * coarse_stride,
+                       errors + row + i);
+        pack_matrix(CG_Q5_0, count, k, coarse.data(), out);
     }
-    const double rounding = (4.0 * k / CG_GROUP + 32) * 0x1p-24;
-    *error = float((std::sqrt(left_out) + rounding * 2 * std::sqrt(whole)) * 1.0001);
 }
 
 void unpack_row(int fmt, int k, const uint8_t* block, int lane, float* out) {

@@ -218,3 +218,73 @@ def test_the_screen_is_used_where_nothing_but_the_argmax_decides(executor, path,
     assert "screen" not in other._linears
     assert step(other, requests, draft)[1] == tokens
     other.close()
+
+
+def with_head(path, change):
+    """An executor whose head's raw rows ``change`` was given."""
+    matrix = LinearPacker._matrix
+
+    def changed(self, name):
+        found = matrix(self, name)
+        if name == "lm_head":
+            change(found.data.reshape(found.rows, -1, 34))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LinearPacker, "_matrix", changed)
+        return load_native(path, quantization="int8", threads=2)
+
+
+def set_group(groups, scale, codes):
+    groups[..., :2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+    groups[..., 2:] = np.asarray(codes, np.int8).view(np.uint8)
+
+
+@pytest.mark.parametrize("scale", [np.inf, -np.inf, np.nan, 65504.0, 8192.0, 6e-8, 0.0, -0.01])
+def test_odd_scales_in_a_head_under_a_mask_that_bars_their_tokens(tmp_path, scale):
+    """A NaN wins where it is not allowed, too; infinite scales make one of what a screen gives another sign."""
+    model = make_model("qwen3", scale=0.1, vocab_size=VOCAB, hidden_size=HIDDEN)
+    with torch.no_grad():
+        model.lm_head.weight[32:96] *= 8  # so far above the others that few of these are looked at
+    rng = np.random.default_rng(0)
+    barred = np.arange(100, 1000, 160)
+    codes = rng.integers(-12, 13, (len(barred), 2, 32))
+
+    def change(groups):
+        for token, code in zip(barred, codes, strict=True):
+            set_group(groups[token, :2], scale, code)
+
+    executor = with_head(save(model, tmp_path), change)
+    bits = np.ones((1, -(-VOCAB // 32) * 32), bool)
+    bits[:, barred] = False
+    masks = ArgmaxMasks(np.packbits(bits, axis=1, bitorder="little").view(np.int32), np.ones(1, np.uint8))
+    batch = Sequences(NativeDriver(executor)).batch([("a", random_tokens(48, seed=8), 0)])
+    for index in range(48):
+        whole, screened, _ = both(rested(executor), replace(batch, logits_index=np.array([index], np.int32)), masks)
+        assert whole == screened
+    executor.close()
+
+
+@pytest.mark.parametrize("size", [1e32, 1e20, 1.0, 1e-20, 1e-32, 1e-37])
+def test_sums_that_overflow_on_the_way_or_vanish(tmp_path, size):
+    """Token 9 wins: 120 - 5 a value. In five bits the 5 is an 8, and what is left out on the way may be beyond all numbers."""
+    model = make_model("qwen3", scale=0.1, vocab_size=VOCAB, hidden_size=HIDDEN)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight[:] = 0
+            layer.mlp.down_proj.weight[:] = 0
+        model.model.embed_tokens.weight[:, :64] = 1.0
+        model.model.embed_tokens.weight[:, 64:] = 0.0
+        model.model.norm.weight[:] = 1.5 * size
+
+    def change(groups):
+        set_group(groups[9, 0], 5000.0, [-5] * 32)
+        set_group(groups[9, 1], 280.0, [120] * 32)
+        set_group(groups[900, :2], 20.0, [100] * 32)
+
+    executor = with_head(save(model, tmp_path), change)
+    for rows in (1, 3):
+        whole, screened, _ = both(rested(executor), last_of(executor, rows))
+        assert whole == screened
+        assert set(whole[0]) == {9 if size > 1e-30 else 0}
+    executor.close()
