@@ -192,8 +192,8 @@ def _listed(schema: dict[str, Any]) -> None:
     """Listed values that are too long, short, large or small go; the keywords that say so then go too."""
     if not isinstance(schema.get("enum"), list) and "const" not in schema:
         return
-    items = literals(schema)
-    kept = [item for item in items if fits(item, schema) and kind_of(item) in kinds_of(schema)]
+    items, kinds = literals(schema), kinds_of(schema)
+    kept = [item for item in items if fits(item, schema) and kind_of(item) in kinds]
     if not kept:
         return
     for key in ("minLength", "maxLength", *_BOUNDS):
