@@ -139,7 +139,7 @@ class MessageProtocol:
             lx.pos = len(lx.buf)
             lx.unmark()
             return
-        if lx.starved and not headed and self._is_half(header):
+        if lx.starved and not headed and start > 0 and self._is_half(header):
             lx.unmark()
             return
         lx.rewind()
@@ -151,7 +151,7 @@ class MessageProtocol:
             lx.pos += len(word)
 
     def _is_half(self, header: str) -> bool:
-        """Whether the text ends with half a mark where a header would begin, which is no text."""
+        """Whether the text ends with half a mark where another message would begin, which is no text."""
         return any(mark.startswith(header.strip()) for mark in (*self.starts, *self.ends))
 
     def _read_body(self, lx: Lexer, out: Output, options: Options, header: Header) -> Read[None]:
