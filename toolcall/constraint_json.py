@@ -16,7 +16,7 @@ from toolcall.lark import Rules, compiled_json, lark_literal, sequence
 from toolcall.schema_alternatives import joined, possible, settled
 from toolcall.schema_parts import WholeSchema, definitions, resolved
 from toolcall.schema_references import follow
-from toolcall.schema_values import Schema, canonical, literals
+from toolcall.schema_values import Schema, as_list, as_mapping, canonical, literals
 
 OF_ITEMS = frozenset(("uniqueItems", "contains", "minContains", "maxContains"))
 _BITS = 64
@@ -55,7 +55,7 @@ def unheld(schema: Schema, root: Schema) -> frozenset[str]:
 
 def _distinct(schema: Schema) -> list[Any] | None:
     """The values that the items of an array may have, where they can be told apart by bits."""
-    values = finite({**definitions(schema), **_mapping(schema.get("items"))})
+    values = finite({**definitions(schema), **as_mapping(schema.get("items"))})
     return values if values and schema.get("minItems", 0) <= len(values) else None
 
 
@@ -171,9 +171,9 @@ class _Writer:
         return self._rules.add("either", " | ".join(dict.fromkeys(bodies))) if bodies else None
 
     def _object(self, schema: Schema, depth: int) -> str | None:
-        required = _list(schema.get("required"))
+        required = as_list(schema.get("required"))
         properties = {
-            k: sub for k, sub in _mapping(schema.get("properties")).items() if sub is not False or k in required
+            k: sub for k, sub in as_mapping(schema.get("properties")).items() if sub is not False or k in required
         }
         if not all(possible(properties.get(name, False)) for name in required):
             return None
@@ -225,8 +225,8 @@ class _Writer:
     def _containing(self, schema: Schema, depth: int) -> str | None:
         """Items with a count of those that are asked for in the lowest bits, and one of the commas above them."""
         counts = _counts(schema)
-        items = resolved({**definitions(self._root), **_mapping(schema.get("items"))})
-        both = joined(items, _mapping(schema["contains"]))
+        items = resolved({**definitions(self._root), **as_mapping(schema.get("items"))})
+        both = joined(items, as_mapping(schema["contains"]))
         if counts is None or schema["contains"] is False or not possible(both):
             return None
         asked, low, high = counts
@@ -259,11 +259,3 @@ def _in_time(asked: int, high: int, found: str, commas: str) -> str:
         if (room := high - 1 - asked + count) >= 0:
             condition = f"or({condition}, and(ge({found}, {count}), lt({commas}, {room + 1})))"
     return condition
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

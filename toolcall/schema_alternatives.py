@@ -16,7 +16,18 @@ from typing import Any
 
 from toolcall.schema import IMPLIED
 from toolcall.schema_merging import combined
-from toolcall.schema_values import Schema, canonical, fits, kind_of, kinds_of, literals, matches, typed
+from toolcall.schema_values import (
+    Schema,
+    as_list,
+    as_mapping,
+    canonical,
+    fits,
+    kind_of,
+    kinds_of,
+    literals,
+    matches,
+    typed,
+)
 
 Whole = Callable[[Any], "dict[str, Any] | None"]
 """A schema with what it refers to in place of the reference; None where that is too much."""
@@ -85,7 +96,7 @@ def _counts(schema: Schema) -> bool:
     """Whether the number of properties is bounded where it is a question of which of those listed are there."""
     if schema.get("minProperties", 0) < 2 and "maxProperties" not in schema:
         return False
-    listed, required = _mapping(schema.get("properties")), _list(schema.get("required"))
+    listed, required = as_mapping(schema.get("properties")), as_list(schema.get("required"))
     if schema.get("additionalProperties", False) is not False or "patternProperties" in schema:
         return False
     optional = len(listed.keys() - set(required))
@@ -129,7 +140,7 @@ class _Expander:
 
     def _choices(self, schema: Schema, base: Schema, depth: int) -> Iterator[list[Schema]]:
         """What of the alternatives of each condition has to hold."""
-        for part in _list(schema.get("allOf")):
+        for part in as_list(schema.get("allOf")):
             yield self._fitting(part, depth)
         yield from self._of_properties(schema, depth)
         if "not" in schema and _excluded(schema) is None:
@@ -141,16 +152,16 @@ class _Expander:
             )
             yield met + missed
         if "anyOf" in schema:
-            yield [part for branch in _list(schema["anyOf"]) for part in self._fitting(branch, depth)]
+            yield [part for branch in as_list(schema["anyOf"]) for part in self._fitting(branch, depth)]
         if "oneOf" in schema:
-            yield self._exactly_one(_list(schema["oneOf"]), base, depth)
+            yield self._exactly_one(as_list(schema["oneOf"]), base, depth)
 
     def _of_properties(self, schema: Schema, depth: int) -> Iterator[list[Schema]]:
         """What follows from a property that is there."""
         for key in ("dependentRequired", "dependentSchemas", "dependencies"):
             asked = schema.get(key)
             for name, more in asked.items() if isinstance(asked, Mapping) else ():
-                there: list[Schema] = [{"required": [name, *(other for other in _list(more) if other != name)]}]
+                there: list[Schema] = [{"required": [name, *(other for other in as_list(more) if other != name)]}]
                 if not isinstance(more, list):
                     there = self._product(there, self._fitting(more, depth))
                 yield [{"properties": {name: False}}, *there]
@@ -215,21 +226,21 @@ class _Expander:
             case "const" | "enum":
                 return [{"not": {"enum": literals({key: value})}}]
             case "required":
-                return [{"type": "object", "properties": {name: False}} for name in _list(value)]
+                return [{"type": "object", "properties": {name: False}} for name in as_list(value)]
             case "properties":
                 return list(self._refusing_properties(value, context, depth))
             case "additionalProperties" if value is False:
-                unlisted = [name for name in _mapping(context.get("properties")) if name not in schema["properties"]]
+                unlisted = [name for name in as_mapping(context.get("properties")) if name not in schema["properties"]]
                 return [{"type": "object", "required": [name]} for name in unlisted]
             case "additionalProperties" if value in (True, {}):
                 return []
             case "$defs" | "definitions":
                 return []
             case "allOf":
-                return [part for inner in _list(value) for part in self._refusing(inner, context, depth)]
+                return [part for inner in as_list(value) for part in self._refusing(inner, context, depth)]
             case "anyOf":
                 found: list[Schema] = [{}]
-                for inner in _list(value):
+                for inner in as_list(value):
                     found = self._product(found, self._refusing(inner, context, depth))
                 return found
             case "not":
@@ -237,8 +248,8 @@ class _Expander:
         raise Unsayable
 
     def _refusing_properties(self, properties: Any, context: Schema, depth: int) -> Iterator[Schema]:
-        for name, sub in _mapping(properties).items():
-            known = _mapping(context.get("properties")).get(name)
+        for name, sub in as_mapping(properties).items():
+            known = as_mapping(context.get("properties")).get(name)
             whole = self._whole(known) if isinstance(known, Mapping) else None
             for refused in self._refusing(sub, whole or {}, depth):
                 yield {"type": "object", "properties": {name: refused}, "required": [name]}
@@ -246,8 +257,8 @@ class _Expander:
 
 def _counted(base: Schema, least: float = 0, most: float = math.inf) -> Iterator[list[Schema]]:
     """The choice of properties that at least, or at most, so many properties leave. Raises Unsayable for too many."""
-    required = _list(base.get("required"))
-    optional = [name for name in _mapping(base.get("properties")) if name not in required]
+    required = as_list(base.get("required"))
+    optional = [name for name in as_mapping(base.get("properties")) if name not in required]
     wanted, barred = least - len(required), len(required) + len(optional) - most
     if most < len(required) or wanted > len(optional):
         yield []
@@ -303,7 +314,7 @@ def joined(one: Schema, other: Schema) -> Schema:
     """A schema that allows what both allow."""
     together = combined(one, other)
     if together is None:
-        return {**one, "allOf": [*_list(one.get("allOf")), other]} if other else one
+        return {**one, "allOf": [*as_list(one.get("allOf")), other]} if other else one
     return settled(together)
 
 
@@ -336,7 +347,7 @@ def possible(schema: Any) -> bool:
     schema = settled(dict(schema))
     if schema.get("type") == [] or schema.get("enum") == [] or not _bounds_leave_room(schema):
         return False
-    properties, required = _mapping(schema.get("properties")), _list(schema.get("required"))
+    properties, required = as_mapping(schema.get("properties")), as_list(schema.get("required"))
     if kinds_of(schema) != {"object"} or not required:
         return True
     if len(required) > schema.get("maxProperties", math.inf):
@@ -357,11 +368,3 @@ def _bounds_leave_room(schema: Schema) -> bool:
 
 def _only(schema: Schema, key: str) -> Schema:
     return {key: schema[key]} if key in schema else {}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

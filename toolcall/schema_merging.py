@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from toolcall.schema_values import canonical, literals
+from toolcall.schema_values import as_list, as_mapping, canonical, literals
 
 Schema = Mapping[str, Any]
 
@@ -48,8 +48,8 @@ def _listing(one: Schema, other: Schema) -> Schema:
     others = one.get("additionalProperties", True)
     if others in (True, {}) or "patternProperties" in one:
         return one
-    listed = _mapping(one.get("properties"))
-    more = {name: others for name in _mapping(other.get("properties")) if name not in listed}
+    listed = as_mapping(one.get("properties"))
+    more = {name: others for name in as_mapping(other.get("properties")) if name not in listed}
     return {**one, "properties": {**listed, **more}} if more else one
 
 
@@ -61,11 +61,7 @@ def _closes_alike(one: Schema, other: Schema) -> bool:
         return True
     if "patternProperties" in one or "patternProperties" in other:
         return False
-    return set(_mapping(other.get("properties"))) <= set(_mapping(one.get("properties")))
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return set(as_mapping(other.get("properties"))) <= set(as_mapping(one.get("properties")))
 
 
 def _union(*lists: list[Any]) -> list[Any]:
@@ -74,10 +70,6 @@ def _union(*lists: list[Any]) -> list[Any]:
         if name not in found:
             found.append(name)
     return found
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _both(key: str, one: Any, other: Any) -> Any:
@@ -91,7 +83,7 @@ def _both(key: str, one: Any, other: Any) -> Any:
     if key == "type":
         return _types(one, other)
     if key == "required":
-        return _union(_list(one), _list(other))
+        return _union(as_list(one), as_list(other))
     if key == "enum" and isinstance(one, list) and isinstance(other, list):
         allowed = set(map(canonical, other))
         return [item for item in one if canonical(item) in allowed]
@@ -127,16 +119,16 @@ def _types(one: Any, other: Any) -> Any:
 def excluding(schema: dict[str, Any]) -> None:
     """``not: {required: [name]}`` as a property that is not there; what a required property requires."""
     excluded = schema.get("not")
-    if isinstance(excluded, Mapping) and excluded.keys() == {"required"} and len(_list(excluded["required"])) == 1:
+    if isinstance(excluded, Mapping) and excluded.keys() == {"required"} and len(as_list(excluded["required"])) == 1:
         (name,) = excluded["required"]
         if isinstance(schema.get("properties"), Mapping) and name not in schema.get("required", ()):
             schema["properties"] = {**schema["properties"], name: False}
             del schema["not"]
     depending = schema.get("dependentRequired")
-    required = _list(schema.get("required"))
+    required = as_list(schema.get("required"))
     if isinstance(depending, Mapping) and depending.keys() <= set(map(str, required)):
         del schema["dependentRequired"]
-        schema["required"] = _union(required, *map(_list, depending.values()))
+        schema["required"] = _union(required, *map(as_list, depending.values()))
 
 
 def required_tag(parts: Sequence[Schema], whole: Callable[[Any], Schema | None], beside: Schema) -> str | None:
@@ -147,8 +139,8 @@ def required_tag(parts: Sequence[Schema], whole: Callable[[Any], Schema | None],
         return ""
     if any(kind != {"object"} for kind in kinds):
         return None
-    for name in _mapping(parts[0].get("properties")):
-        listed = [literals(whole(_mapping(part.get("properties")).get(name)) or {}) for part in parts]
+    for name in as_mapping(parts[0].get("properties")):
+        listed = [literals(whole(as_mapping(part.get("properties")).get(name)) or {}) for part in parts]
         if not all(listed) or not all(isinstance(item, str) for items in listed for item in items):
             continue
         if sum(map(len, map(set, listed))) == len({item for items in listed for item in items}):

@@ -180,6 +180,16 @@ def _excluded(schema: dict[str, Any]) -> None:
             del schema["not"]
 
 
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """What stands in a schema where an object belongs; nothing where it is none."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """What stands in a schema where a list belongs; nothing where it is none."""
+    return value if isinstance(value, list) else []
+
+
 def literals(schema: Schema) -> list[Any]:
     """The values that a schema lists; [] where it lists none."""
     if "const" in schema:
