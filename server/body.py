@@ -37,10 +37,6 @@ from server.unpacking import CODINGS, UnsupportedCoding, too_large, unpack
 
 T = TypeVar("T")
 
-_PAUSE = 1.0
-"""Seconds: time that is over so late has passed while this process was stopped or had no processor, perhaps with its
-client. The client gets it again."""
-
 
 def header(scope: Scope, name: bytes) -> bytes:
     """The first header of that (lower-case) name, b"" where there is none."""
@@ -110,7 +106,7 @@ async def _receive(receive: Receive, deadline: float, stall: float) -> Message:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await receive()
-        late = time.monotonic() - due > _PAUSE
+        late = time.monotonic() - due > limits.PAUSE_SECONDS
     if left > stall:
         raise IncompleteBody("The request body is incomplete: it stopped arriving.")
     raise RequestTimeout("The request body did not arrive in time.")

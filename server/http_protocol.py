@@ -41,9 +41,6 @@ _UPGRADE = re.compile(rb"\nupgrade(?=:)", re.IGNORECASE)
 _UPGRADE_BYTES = len(b"\nupgrade")
 _WATCH_INTERVAL = 0.25
 """Seconds between two looks at a connection from which nothing is read."""
-_PAUSE = 1.0
-"""Seconds: a timer that ends so late says that this process was stopped, or had no processor time, perhaps with its
-client. The client gets the time again."""
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -269,7 +266,7 @@ class GatewayProtocol(HttpToolsProtocol):
             then()
 
     def _was_paused(self, timer: asyncio.TimerHandle | None) -> bool:
-        return timer is not None and self.loop.time() - timer.when() > _PAUSE
+        return timer is not None and self.loop.time() - timer.when() > limits.PAUSE_SECONDS
 
     def _cancel_header_timer(self) -> None:
         if self._header_timer is not None:

@@ -17,6 +17,10 @@ MAX_CONNECTIONS = 8192
 RESERVED_DESCRIPTORS = 128
 """Kept for what the server itself opens: its engine's pipes and sockets, the grammar check, files."""
 
+PAUSE_SECONDS = 1.0
+"""A timer that ends so late says that this process was stopped or had no processor, perhaps with its client. The client
+gets the time again."""
+
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_DRAIN_BYTES = 4 * MAX_BODY_BYTES
 """A declared body up to this size is read and thrown away so that the client can read the 413."""
