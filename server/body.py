@@ -37,6 +37,13 @@ from server.unpacking import CODINGS, UnsupportedCoding, too_large, unpack
 
 T = TypeVar("T")
 
+_PARSER_BYTES = 16
+"""What orjson takes for each byte of a body: 12 to work with and up to 4 as a string."""
+_OBJECT_BYTES = 256
+"""A small object with one key."""
+_ELEMENT_BYTES = 4
+"""A value and what divides it from the next, with few exceptions."""
+
 
 def header(scope: Scope, name: bytes) -> bytes:
     """The first header of that (lower-case) name, b"" where there is none."""
@@ -132,10 +139,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
         body = body[3:]
     if not body.strip():
         raise BadRequest("The request body is empty; it must be a JSON object.")
-    _check_elements(body)
+    elements = _check_elements(body)
+    bytes(_PARSER_BYTES * len(body) + _OBJECT_BYTES * elements)  # raises MemoryError where orjson might crash
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
+        if "Not enough memory" in str(exc):
+            raise MemoryError from None
         raise BadRequest(f"The request body is not valid JSON: {exc}.") from None
     if not isinstance(value, dict):
         raise BadRequest("The request body must be a JSON object.")
@@ -144,16 +154,19 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _check_elements(body: bytes) -> None:
-    """Refuse bodies whose objects would cost far more than their bytes, before any of them is made."""
+def _check_elements(body: bytes) -> int:
+    """How many values a body holds at most. Refuse bodies whose objects would cost far more than their bytes, before
+    any of them is made."""
     if len(body) <= limits.MAX_JSON_ELEMENTS:
-        return
+        return len(body) // _ELEMENT_BYTES
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
     if bare.count(b'"') > 2 * limits.MAX_JSON_STRINGS:
         raise BadRequest(f"The request body holds more than {limits.MAX_JSON_STRINGS} strings.")
     outside = b"".join(bare.split(b'"')[::2])
-    if sum(map(outside.count, (b",", b"[", b"{"))) > limits.MAX_JSON_ELEMENTS:
+    elements = sum(map(outside.count, (b",", b"[", b"{")))
+    if elements > limits.MAX_JSON_ELEMENTS:
         raise BadRequest(f"The request body holds more than {limits.MAX_JSON_ELEMENTS} values.")
+    return elements
 
 
 def too_deep(value: Any, limit: int) -> bool:

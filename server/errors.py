@@ -30,6 +30,7 @@ full, starting, draining, engine away). Both carry Retry-After.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Mapping
@@ -179,6 +180,13 @@ class Unavailable(_Retryable):
     code = "service_unavailable"
 
 
+class Exhausted(Unavailable):
+    """This machine has no memory, thread or descriptor left for the request; a later or smaller one may do."""
+
+    def __init__(self) -> None:
+        super().__init__("The server has not enough memory for this request right now.", retry_after=5.0)
+
+
 class InternalError(ApiError):
     status = 500
     type = "server_error"
@@ -201,8 +209,21 @@ def translate(exc: Exception, request_id: str = "") -> ApiError:
         return from_validation_error(exc)
     if isinstance(exc, HTTPException):
         return from_http_exception(exc.status_code, exc.headers)
+    if is_exhaustion(exc):
+        return Exhausted()
     suffix = f" Request id: {request_id}." if request_id else ""
     return InternalError(f"The server failed to process the request.{suffix}")
+
+
+_EXHAUSTED = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOBUFS})
+
+
+def is_exhaustion(exc: Exception) -> bool:
+    """Whether nothing is wrong but that the machine, or a limit on this process, has no more to give."""
+    if isinstance(exc, OSError):
+        return exc.errno in _EXHAUSTED
+    no_thread = isinstance(exc, RuntimeError) and str(exc) == "can't start new thread"
+    return isinstance(exc, MemoryError) or no_thread
 
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {

@@ -18,7 +18,7 @@ from server import limits
 from server.anthropic.errors import is_anthropic
 from server.context import RequestContext, context_of
 from server.error_bodies import error_body
-from server.errors import ApiError, BadRequest, ClientDisconnected, HeadersTooLarge, translate
+from server.errors import ApiError, BadRequest, ClientDisconnected, Exhausted, HeadersTooLarge, translate
 from server.logs import ACCESS_LOG
 from server.metrics import Metrics
 
@@ -139,6 +139,8 @@ def as_error(exc: Exception, request_id: str) -> ApiError:
     error = translate(exc, request_id)
     if error.status == 500:
         LOG.error("request %s failed", request_id, exc_info=exc)
+    elif isinstance(error, Exhausted):
+        LOG.error("request %s refused: %s", request_id, repr(exc)[:200])
     return error
 
 
