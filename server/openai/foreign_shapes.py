@@ -15,7 +15,7 @@ from typing import Any
 from server.body import convert
 from server.errors import Unsupported
 from server.openai.responses.input import read_items, to_messages
-from server.openai.responses.tools import chat_choice, chat_tools, declared_tools
+from server.openai.responses.tools import chat_choice, chat_kind, chat_tools, declared_tools
 from server.openai.types.responses import ResponsesRequest
 
 _NOT_HERE = ("previous_response_id", "conversation", "background", "prompt")
@@ -48,7 +48,7 @@ def _from_responses(body: dict[str, Any]) -> dict[str, Any]:
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
             raise Unsupported(f"input[{index}]", "Items are sent whole here; stored ones are known to /v1/responses.")
-    declared = declared_tools([_flat(tool) for tool in asked.tools or ()], items)
+    declared = declared_tools(asked.tools, items)
     found = {_RESPONSES_FIELDS.get(name, name): value for name, value in body.items() if name != "input"}
     found["messages"] = to_messages(asked.instructions, [], items)
     found["tools"] = chat_tools(declared)
@@ -62,34 +62,18 @@ def _from_responses(body: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _flat(tool: Any) -> Any:
-    """A tool in the form of Responses, whichever of the two it has."""
-    if not isinstance(tool, dict) or not _is_chat(tool):
-        return tool
-    kind = _chat_kind(tool)
-    return {**tool[kind], "type": kind}
-
-
-def _is_chat(tool: Mapping[str, Any]) -> bool:
-    return isinstance(tool.get("function"), dict) or isinstance(tool.get("custom"), dict)
-
-
-def _chat_kind(tool: Mapping[str, Any]) -> str:
-    return "function" if isinstance(tool.get("function"), dict) else "custom"
-
-
 def _is_foreign(tool: Any) -> bool:
     """Whether a tool is declared flat, in Anthropic's words, or without its type."""
-    if not isinstance(tool, dict) or (_is_chat(tool) and tool.get("type") is not None):
+    if not isinstance(tool, dict) or (chat_kind(tool) and tool.get("type") is not None):
         return False
-    return tool.get("type") in ("function", "custom", None) and ("name" in tool or _is_chat(tool))
+    return tool.get("type") in ("function", "custom", None) and ("name" in tool or bool(chat_kind(tool)))
 
 
 def _tool(tool: Any) -> Any:
     if not _is_foreign(tool):
         return tool
-    if _is_chat(tool):
-        return {**tool, "type": _chat_kind(tool)}
+    if chat_kind(tool):
+        return {**tool, "type": chat_kind(tool)}
     inner = {key: value for key, value in tool.items() if key not in ("type", "input_schema")}
     if "input_schema" in tool:
         return {"type": "function", "function": {**inner, "parameters": tool["input_schema"]}}

@@ -53,9 +53,7 @@ def _item(item: Any, where: str) -> dict[str, Any]:
     elif kind in _OUTPUTS:
         if item.get("call_id") is not None:
             _string(item, "call_id", where)
-        if not isinstance(item.get("output"), (str, list)):
-            raise invalid(f"{where}.output", "a string or a list of content parts is expected")
-        check_content(item["output"], "tool", f"{where}.output")
+        check_content(item.get("output"), "tool", f"{where}.output")
     elif kind == "item_reference":
         _string(item, "id", where)
     elif kind == "additional_tools":
@@ -81,7 +79,7 @@ def _check_message(item: dict[str, Any], where: str) -> None:
 def _check_call(item: dict[str, Any], where: str, body: str) -> None:
     _string(item, "call_id", where)
     _string(item, "name", where)
-    if not isinstance(item.get(body), str):
+    if not isinstance(item.get(body), (str, dict) if body == "arguments" else str):
         raise invalid(f"{where}.{body}", "a string is expected")
 
 
@@ -191,7 +189,7 @@ class _Messages:
             raise BadRequest(f"No tool call found for function call output {shown}.", param=f"{where}.call_id")
         self._waiting.pop(call_id, None)
         self._turn = None
-        self.found.append({"role": "tool", "tool_call_id": call_id, "content": item["output"]})
+        self.found.append({"role": "tool", "tool_call_id": call_id, "content": item.get("output")})
 
     def _first_waiting(self, item: dict[str, Any]) -> str | None:
         """The call that an output without ``call_id`` answers: the first one without a result, of its name if it says

@@ -1,6 +1,7 @@
 """``tools``, ``tool_choice`` and ``text`` of /v1/responses in the form that the rest of the gateway reads.
 
-Function tools and custom ones lie flat here, or in namespaces, whose tools the model calls by both names. Tools of
+Function tools and custom ones lie flat here, or as on chat, or in namespaces, whose tools the model calls by both
+names. Tools of
 other types (hosted ones) are listed by real clients that do not need them: they are echoed and otherwise ignored, and
 cannot be chosen. Tools of MCP servers are refused: whoever names a server needs it.
 """
@@ -44,6 +45,17 @@ def qualified(namespace: Any, name: Any) -> Any:
     return f"{namespace.removesuffix('__')}__{name}"
 
 
+def chat_kind(tool: Any) -> str:
+    """``function`` or ``custom`` for a tool that is declared as on chat, below a key of that name; "" for others."""
+    kinds = [kind for kind in _KEYS if isinstance(tool, dict) and isinstance(tool.get(kind), dict)]
+    return kinds[0] if kinds else ""
+
+
+def _flat(tool: dict[str, Any]) -> dict[str, Any]:
+    kind = chat_kind(tool)
+    return {**tool[kind], "type": kind} if kind else tool
+
+
 def declared_tools(tools: Any, items: Sequence[Mapping[str, Any]] = (), known: int = 0) -> list[Declared]:
     """The function and custom tools of ``tools`` and of ``additional_tools`` items, those in namespaces included.
     A later item's tool takes the place of one of its name. known: so many of the items are stored ones. Raises
@@ -67,6 +79,8 @@ def _declared(tools: Sequence[Any], param: str, namespace: str = "") -> list[Dec
         where = f"{param}[{index}]"
         if not isinstance(tool, dict):
             raise invalid(where, "an object is expected")
+        if kind := chat_kind(tool):
+            tool, where = _flat(tool), f"{where}.{kind}"
         if not isinstance(tool.get("type"), str):
             raise invalid(f"{where}.type", "a string is expected")
         if tool["type"] == "mcp":
@@ -182,5 +196,5 @@ def echoed_tools(tools: list[Any] | None) -> list[Any]:
         {"strict": False, "description": None, "parameters": None, **{k: v for k, v in tool.items() if v is not None}}
         if tool["type"] == "function"
         else tool
-        for tool in tools or ()
+        for tool in map(_flat, tools or ())
     ]

@@ -193,7 +193,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": ["x"]}, "tools[0]"), ({"tools": [{"name": "f"}]}, "tools[0].type"),
     ({"tools": [{"type": "mcp", "server_label": "x", "server_url": "http://127.0.0.1:1"}]}, "tools[0].type"),
     ({"tools": [{"type": "web_search"}, {"type": "function", "name": "a b"}]}, "tools[1].name"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ({"tools": [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": 5}]}, "tools[1].parameters"),
     ({"tools": [{"type": "web_search"}, WEATHER | {"strict": True}]}, "tools[1].parameters"),
     ({"tools": [{"type": "x"}, WEATHER | {"parameters": STRICT, "strict": True}]}, "tools[1].parameters"),
@@ -276,3 +276,36 @@ async def test_input_may_be_missing_after_a_stored_response(gateway: Gateway) ->
         refused = await gateway.client.post("/v1/responses", json={"model": "test-model", **fields})
         error = refused.json()["error"]
         assert (refused.status_code, error["code"], error["param"]) == (400, "missing_required_parameter", "input")
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "name": "get_weather"}])
+async def test_tools_in_chats_form_are_the_same_tools(make_gateway: Callable[..., Any], choice: Any) -> None:
+    """At the top, in namespaces and in items; the answer has them in the form of Responses."""
+    nested = {"type": "function", "function": {key: value for key, value in WEATHER.items() if key != "type"}}
+    bodies, asked = [], []
+    async with make_gateway(CALL) as gateway:
+        for tool in (WEATHER, nested):
+            bodies.append(await answer(gateway, tools=[tool], tool_choice=choice))
+            asked.append((gateway.engine.requests[-1].text, gateway.engine.requests[-1].grammar))
+        item = {"type": "additional_tools", "tools": [nested]}
+        await answer(gateway, input=[item, USER], tool_choice=choice)
+        asked.append((gateway.engine.requests[-1].text, gateway.engine.requests[-1].grammar))
+        broken = {"type": "function", "function": {**nested["function"], "name": "a b"}}
+        error = (await ask(gateway, tools=[broken])).json()["error"]
+    assert bodies[0]["tools"] == bodies[1]["tools"]
+    assert bodies[0]["output"][0]["name"] == bodies[1]["output"][0]["name"] == "get_weather"
+    assert asked[0] == asked[1] == asked[2]
+    assert error["param"] == "tools[0].function.name"
+
+
+@pytest.mark.parametrize("output", [None, {"temperature": 20}, [], ""])
+async def test_results_and_arguments_are_read_as_on_chat(gateway: Gateway, output: Any) -> None:
+    call = {"name": "get_weather", "arguments": {"city": "Paris"}}
+    items = [USER, {"type": "function_call", "call_id": "c", **call}, {"type": "function_call_output", "call_id": "c"}]
+    if output is not None:
+        items[-1]["output"] = output
+    text = await prompt(gateway, input=items)
+    calls = [{"id": "c", "type": "function", "function": call}]
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    await gateway.chat(USER, said, {"role": "tool", "tool_call_id": "c", "content": output})
+    assert text == gateway.engine.requests[-1].text
