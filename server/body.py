@@ -185,8 +185,19 @@ def too_deep(value: Any, limit: int) -> bool:
 
 
 def convert(value: dict[str, Any], kind: type[T]) -> T:
-    """A parsed body as a msgspec struct. Raises BadRequest naming the field."""
+    """A parsed body as a msgspec struct; 4.0 is an integer, as JSON Schema has it: languages with one kind of number
+    write it so. Raises BadRequest naming the field."""
     try:
         return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        pass
+    try:
+        return msgspec.convert({name: _integer(field) for name, field in value.items()}, kind)
     except msgspec.ValidationError as exc:
         raise from_validation_error(exc) from None
+
+
+def _integer(value: Any) -> Any:
+    """Beyond 2**53 nobody knows which integer was written."""
+    exact = isinstance(value, float) and value.is_integer() and abs(value) <= 1 << 53
+    return int(value) if exact else value

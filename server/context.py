@@ -20,6 +20,8 @@ class RequestContext:
     """Cache namespace of the key, "" where nobody is authenticated."""
     deployment: str = ""
     """The model that the path names (server/other_paths.py); it goes before the body's."""
+    unlimited: bool = False
+    """The path is of a server where a ``max_tokens`` of -1 is no limit."""
     response_id: str = ""
     """The id in the answer's body; POST /abort_request takes it, like the request id."""
     prompt_tokens: int = 0

@@ -20,6 +20,11 @@ _LLAMA_CPP = ("/chat/completions", "/models")
 _OF_DEPLOYMENTS = ("/chat/completions", "/completions", "/embeddings")
 
 
+def of_llama_cpp(path: str) -> bool:
+    """Whether a path is llama.cpp's own, or LM Studio's, which serves with it: there -1 tokens are no limit."""
+    return path in _LLAMA_CPP or path.startswith(_LM_STUDIO)
+
+
 def plain_path(path: str) -> tuple[str, str]:
     """(OpenAI's own path, the deployment that it names or ""); another path as it is."""
     if path.startswith(_DEPLOYMENTS):
@@ -48,7 +53,8 @@ class OtherPaths:
         if path == written:
             await self.app(scope, receive, send)
             return
-        context_of(scope).deployment = deployment
+        context = context_of(scope)
+        context.deployment, context.unlimited = deployment, of_llama_cpp(written)
         scope["path"] = path
         try:
             await self.app(scope, receive, send)

@@ -9,7 +9,6 @@ from typing import Any
 from server.body import convert
 from server.openai.types.common import SamplingFields
 
-_WHOLE = ("top_k", "seed", "max_tokens")
 _UNSET_BELOW: Mapping[str, int] = MappingProxyType({"top_k": 1, "seed": 0, "max_tokens": 1})
 """Smaller numbers mean that the option is not set: -1 and -2 tokens are as many as there is room for."""
 
@@ -22,9 +21,7 @@ def read_options(options: Mapping[str, Any], names: Mapping[str, str]) -> Sampli
         field = names.get(name)
         if field is None or value is None:
             continue
-        if field in _WHOLE and isinstance(value, float) and value.is_integer():
-            value = int(value)  # languages with one kind of number
-        if isinstance(value, int) and value < _UNSET_BELOW.get(field, value):
+        if isinstance(value, int | float) and value < _UNSET_BELOW.get(field, value):
             continue
         given[field] = value
     return convert(given, SamplingFields)

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope
 
 from engine.client import EngineClient, EngineUnavailable
 from engine.messages import GenerateReqInput
-from server import body
+from server import body, limits
 from server.args import ServerArgs
 from server.auth import Tenants
 from server.context import RequestContext, context_of
@@ -60,8 +60,12 @@ class Services:
             seconds=self.args.body_timeout,
             stall=self.args.body_stall_timeout,
         )
-        deployment = context_of(scope).deployment
-        return {**found, "model": deployment} if deployment else found
+        context = context_of(scope)
+        if context.deployment:
+            found["model"] = context.deployment
+        if context.unlimited and found.get("max_tokens") == -1:
+            found["max_tokens"] = limits.MAX_OUTPUT_TOKENS
+        return found
 
     def require_ready(self) -> None:
         """Refuse early what the engine would refuse later, before anything is rendered."""

@@ -39,6 +39,8 @@ from server.streaming import EventStream
 from server.tools import Tools, function_path, parse_functions, parse_tools
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_REASONING_FORMATS = ("none", "raw", "auto", "deepseek", "deepseek-legacy", "parsed", "hidden")
+"""llama.cpp's and Groq's words for where reasoning goes: the first two leave it in the text, the last one drops it."""
 
 
 class ChatHandler:
@@ -108,7 +110,7 @@ class ChatHandler:
             shape=output_shape(body),
             template_kwargs=template_kwargs(chat.chat_template_kwargs, effort, _think(chat)),
             template=self._template(chat),
-            separate_reasoning=chat.separate_reasoning is not False,
+            separate_reasoning=_separates(chat),
             tenant=services.tenant(context, chat.cache_salt),
             priority=chat.priority or 0,
             size=body_size(request.scope),
@@ -164,11 +166,20 @@ def _reasoning(chat: ChatCompletionRequest) -> dict[str, Any]:
 
 
 def _reasoning_fields(chat: ChatCompletionRequest) -> Sequence[str]:
-    """Where the answer has its reasoning; clients of OpenRouter, which ask so, read it in a field of its own."""
-    asked = _reasoning(chat)
-    if chat.include_reasoning is False or asked.get("exclude") is True:
+    """Where the answer has its reasoning; clients of OpenRouter and Groq, which ask so, read it in a field of its
+    own."""
+    asked, form = _reasoning(chat), chat.reasoning_format
+    if chat.include_reasoning is False or asked.get("exclude") is True or form == "hidden":
         return ()
-    return ("reasoning_content", "reasoning") if asked else ("reasoning_content",)
+    return ("reasoning_content", "reasoning") if asked or form == "parsed" else ("reasoning_content",)
+
+
+def _separates(chat: ChatCompletionRequest) -> bool:
+    """Whether reasoning is taken out of the text."""
+    check_choice(chat.reasoning_format, _REASONING_FORMATS, "reasoning_format")
+    if chat.separate_reasoning is not None:
+        return chat.separate_reasoning
+    return chat.reasoning_format not in ("none", "raw")
 
 
 def _effort(chat: ChatCompletionRequest) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from engine.messages import ModelInfo
@@ -10,6 +11,7 @@ from engine.sampling_params import SamplingParams, validate_sampling_params
 from server import limits
 from server.errors import BadRequest
 from server.openai.types.common import SamplingFields
+from server.param_names import renamed
 
 _SALT = re.compile(r"[A-Za-z0-9_-]{1,%d}" % limits.MAX_CACHE_SALT)  # noqa: UP031 (braces of the regex)
 _INT64 = 1 << 63
@@ -50,7 +52,8 @@ def sampling_params(
         top_logprobs=top_logprobs,
         **given,
     )
-    validate_sampling_params(params, info.vocab_size)
+    with renamed(partial(_as_given, request)):
+        validate_sampling_params(params, info.vocab_size)
     return params
 
 
@@ -72,16 +75,23 @@ def _given(request: SamplingFields) -> dict[str, Any]:
     """Fields that are passed on as they are; null is the default."""
     values = ((name, getattr(request, name)) for name in _PLAIN)
     given = {name: value for name, value in values if value is not None}
+    if request.repeat_penalty is not None:
+        given.setdefault("repetition_penalty", request.repeat_penalty)
     if given.get("top_p") == 0:
         given["top_p"] = _SMALLEST_TOP_P
     return given
+
+
+def _as_given(request: SamplingFields, param: str) -> str:
+    return "repeat_penalty" if param == "repetition_penalty" and request.repetition_penalty is None else param
 
 
 def _max_tokens(value: int | None, param: str, info: ModelInfo) -> int | None:
     if value is None:
         return None
     if not 1 <= value <= limits.MAX_OUTPUT_TOKENS:
-        raise BadRequest(f"{param} must be between 1 and {limits.MAX_OUTPUT_TOKENS}.", param=param)
+        allowed = f"between 1 and {limits.MAX_OUTPUT_TOKENS}, or absent for as many as there is room for"
+        raise BadRequest(f"{param} must be {allowed}.", param=param)
     return min(value, info.context_length)
 
 

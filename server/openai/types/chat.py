@@ -40,6 +40,7 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, frozen=True):
     """OpenRouter's object; anything else is ignored."""
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
+    reasoning_format: str | None = None
     return_token_ids: bool | None = None
 
 

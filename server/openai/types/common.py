@@ -26,6 +26,8 @@ class SamplingFields(msgspec.Struct, kw_only=True, frozen=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
+    """The same, as LM Studio's and llama.cpp's clients write it."""
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
     n: int | None = None
