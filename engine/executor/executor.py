@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -25,12 +25,15 @@ class RowOutput:
     prompt_logprobs: for a row with ``req.wants_prompt_logits``, of tokens ``start + 1 .. end`` as far as they are
     prompt. embedding: for a row with ``req.embeds``, the mean over the row's tokens of the last hidden state
     (after the final norm); the scheduler joins chunks and L2-normalises.
+    guesses: what a draft head makes of the step, up to ``ScheduleBatch.head_depth`` tokens that may follow and the
+    probability of each, where the executor has one.
     """
 
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     embedding: tuple[float, ...] | None = None
+    guesses: tuple[tuple[int, float], ...] = ()
     error: str | None = None
     error_status: int = 500
 
@@ -54,6 +57,29 @@ def with_embeddings(
         if row.req.embeds:
             first, last = cu_seqlens[index : index + 2].tolist()
             out[index] = RowOutput(embedding=tuple(mean(first, last)))
+    return tuple(out)
+
+
+def with_guesses(
+    rows: Sequence[RowOutput],
+    batch: ScheduleBatch,
+    states: npt.NDArray[np.float32],
+    guess: Callable[[npt.NDArray[np.float32], npt.NDArray[np.int32], int], Sequence[tuple[tuple[int, float], ...]]],
+) -> tuple[RowOutput, ...]:
+    """Rows that wrote a token get ``guess(states [R, H], tokens [R], depth)`` of their last token and of the state that
+    gave it. ``states`` [L, H] are those of all logits."""
+    out, end = list(rows), 0
+    wrote: list[int] = []
+    places: list[int] = []
+    for index, (row, output) in enumerate(zip(batch.rows, rows, strict=True)):
+        end += row.num_logits
+        if output.token_ids:
+            wrote.append(index)
+            places.append(end - 2 - len(row.draft) + len(output.token_ids))
+    if wrote:
+        tokens = np.array([rows[index].token_ids[-1] for index in wrote], np.int32)
+        for index, guesses in zip(wrote, guess(states[places], tokens, batch.head_depth), strict=True):
+            out[index] = replace(rows[index], guesses=guesses)
     return tuple(out)
 
 

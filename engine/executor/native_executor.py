@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.config import EngineConfig
-from engine.executor.executor import StepOutput, with_embeddings
+from engine.executor.draft_head import BUNDLED, DraftHead, fingerprint, load_draft_head
+from engine.executor.executor import StepOutput, with_embeddings, with_guesses
 from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.executor.kv_budget import kv_pages
-from engine.executor.native_weights import LinearPacker
+from engine.executor.native_weights import LinearPacker, Matrix
 from engine.executor.packed_file import PackedLinears, load_linears, pack_path
 from engine.kernels.cpu.build import BuildUnavailable
+from engine.kernels.cpu.linear import Context, Format, KernelError, Weight
 from engine.kernels.cpu.loader import load
 from engine.kernels.cpu.model import CModelConfig, NativeModel, NativeModelError
 from engine.platform.host import available_memory, total_memory
@@ -36,6 +38,8 @@ _FEW_LOGITS: Final = 96
 _SLOW_POSITIONS: Final = 8192.0
 _MAX_HEAD_DIM: Final = 512
 _MAX_SLOTS: Final = (1 << 31) - 1
+DRAFT_HEADS: Final = "draft-heads"
+"""Where those that were trained here lie under the cache directory."""
 
 
 def refuses(config: EngineConfig, model: ModelConfig) -> str | None:
@@ -90,15 +94,16 @@ class NativeExecutor:
         self.kv_dtype = exact if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
         self.page_size, self.vocab_size = config.page_size, model.vocab_size
         self._lib = load()
-        self._context: int = self._lib.cg_ctx_create(config.threads, -1)
-        if not self._context:
-            raise NativeModelError("the native thread pool cannot be started")
+        self._context = _context(config.threads)
         packer = LinearPacker(self._lib, checkpoint, config.quantization)
         cache = pack_path(model_path, config.quantization, cache_home or (lambda: Path.home())) if model_path else None
         self._linears = load_linears(self._lib, packer, cache, threads=self.threads)
         inv_freq, rope_scale = rope_frequencies(model)
-        self.model = NativeModel(self._lib, self._context, c_config(model, rope_scale), inv_freq)
+        self.model = NativeModel(self._lib, self._context.handle, c_config(model, rope_scale), inv_freq)
         _fill(self.model, checkpoint, packer, self._linears)
+        self._draft_head = None
+        if config.speculative == "auto" and config.num_draft_tokens:
+            self._draft_head = _draft_head(self._context, checkpoint, packer, cache_home)
         if self.kv_dtype != "float32" and model.qkv_bias:
             for layer in range(model.num_layers):
                 self.model.set_key_offset(layer, _key_offset(checkpoint, layer, inv_freq))
@@ -119,7 +124,7 @@ class NativeExecutor:
 
     @property
     def threads(self) -> int:
-        return int(self._lib.cg_ctx_threads(self._context))
+        return self._context.threads
 
     @property
     def linear_bytes(self) -> int:
@@ -135,16 +140,22 @@ class NativeExecutor:
             rows = self._sampler.sample(self._many_logits(forward_batch, hidden), batch)
         else:
             masks = self._sampler.masks(batch)
-            best = np.empty(len(forward_batch.logits_index), np.int32)
+            count = len(forward_batch.logits_index)
+            best, states = np.empty(count, np.int32), None
+            if self._draft_head is not None and batch.head_depth:
+                states = np.empty((count, self.model_config.hidden_size), np.float32)
             logits = self.model.forward(
                 forward_batch,
                 argmax=best,
                 hidden=hidden,
+                states=states,
                 mask=None if masks is None else masks.rows,
                 masked=None if masks is None else masks.flags,
                 argmax_only=self._sampler.wants_argmax_only(batch, masks),
             )
             rows = self._sampler.sample(logits, batch, best, masks)
+            if self._draft_head is not None and states is not None:
+                rows = with_guesses(rows, batch, states, self._draft_head.guess)
         if hidden is None:
             return StepOutput(rows)
         return StepOutput(with_embeddings(rows, batch, forward_batch.cu_seqlens, partial(_mean_state, hidden)))
@@ -161,11 +172,33 @@ class NativeExecutor:
 
     def close(self) -> None:
         """Free KV memory, weights and threads. The executor cannot be used afterwards."""
-        if self._context:
+        if self._context.handle:
             self.model.close()
             self._linears.close()
-            self._lib.cg_ctx_destroy(self._context)
-            self._context = 0
+            if self._draft_head is not None:
+                self._draft_head.close()
+            self._context.close()
+
+
+def _context(threads: int) -> Context:
+    try:
+        return Context(threads)
+    except KernelError:
+        raise NativeModelError("the native thread pool cannot be started") from None
+
+
+def _draft_head(
+    context: Context, checkpoint: Checkpoint, packer: LinearPacker, cache_home: Callable[[], Path] | None
+) -> DraftHead | None:
+    """One trained here comes before the one that is part of the package."""
+    config = checkpoint.config
+    name = fingerprint(checkpoint.read("model.norm.weight"), config.vocab_size, config.num_layers)
+    trained = [] if cache_home is None else [cache_home() / DRAFT_HEADS]
+    return load_draft_head(context, name, [*trained, BUNDLED], _weight(packer.embedding()), _weight(packer.head()))
+
+
+def _weight(matrix: Matrix) -> Weight:
+    return Weight(Format(matrix.type), matrix.rows, matrix.columns, matrix.data)
 
 
 def c_config(model: ModelConfig, rope_scale: float) -> CModelConfig:

@@ -84,11 +84,15 @@ class LinearPacker:
             return _as_matrix(tensor)
         return self._matrix("model.embed_tokens")
 
+    def head(self) -> Matrix:
+        """Rows of the head in the type in which they are packed."""
+        return self._matrix(self._head())
+
     def _head(self) -> str:
         return "model.embed_tokens" if self._checkpoint.config.tie_word_embeddings else "lm_head"
 
     def _screen(self) -> int:
-        matrix = self._matrix(self._head())
+        matrix = self.head()
         handle = self._lib.cg_linear_create_screen(matrix.type, matrix.rows, matrix.columns, address(matrix.data))
         return int(handle or 0)
 

@@ -9,7 +9,7 @@ from engine.messages import AbortReq, DecodeParams, EmbedReqInput, SchedulerInpu
 from engine.sampling.state import SamplingState
 from engine.sampling_params import InvalidParam, validate_sampling_params
 from engine.scheduler.req import Req
-from engine.speculative.ngram import Acceptance, NgramDrafter
+from engine.speculative.drafter import Drafters
 
 MAX_PROMPT_LOGPROBS = 3_000_000
 """Of a prompt, alternatives included: they travel in one message (engine.ipc.MAX_MESSAGE_BYTES), 16 bytes each."""
@@ -29,15 +29,14 @@ class Admitter:
         vocab_size: int,
         eos_token_ids: Sequence[int],
         grammar: GrammarBackend | None,
-        num_draft_tokens: int,
+        drafters: Drafters | None,
         random_seed: Callable[[], int],
     ) -> None:
         self.context = context
         self._vocab_size = vocab_size
         self._eos = tuple(eos_token_ids)
         self._grammar = grammar
-        self._num_draft_tokens = num_draft_tokens
-        self._acceptance = Acceptance()
+        self._drafters = drafters
         self._random_seed = random_seed
         self.new_grammars = 0
         """How many more may be compiled in this step."""
@@ -70,8 +69,8 @@ class Admitter:
         req.tenant = message.tenant
         req.decode = message.decode
         req.prompt_logprobs = message.prompt_logprobs
-        if self._num_draft_tokens:
-            req.drafter = NgramDrafter(req.tokens, self._num_draft_tokens, self._acceptance)
+        if self._drafters is not None:
+            req.drafter = self._drafters.new(req.tokens, req.tenant)
         if message.grammar is not None:
             self._constrain(req, message)
         return req

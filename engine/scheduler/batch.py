@@ -47,10 +47,14 @@ def make_row(req: Req, num_known: int, draft: tuple[int, ...] = ()) -> BatchRow:
 
 
 class ScheduleBatch(msgspec.Struct, frozen=True):
-    """Rows in scheduling order; the same order on every rank. Never empty when it reaches an executor."""
+    """Rows in scheduling order; the same order on every rank. Never empty when it reaches an executor.
+
+    head_depth: how many guesses in a row a draft head is asked for, for every row that samples.
+    """
 
     rows: tuple[BatchRow, ...]
     page_size: int
+    head_depth: int = 0
 
     @property
     def num_tokens(self) -> int:

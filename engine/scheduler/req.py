@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from engine.grammar.interface import GrammarMatcher
     from engine.kv_cache.lease import Lease
     from engine.sampling.state import SamplingState
-    from engine.speculative.ngram import NgramDrafter
+    from engine.speculative.drafter import Drafter
 
 OVERTAKING = 4
 """So many times less must a request owe than an earlier one of no higher priority to share the steps of this one."""
@@ -64,7 +64,7 @@ class Req:
         self.tenant = ""
         self.sampling: SamplingState | None = None
         self.grammar: GrammarMatcher | None = None
-        self.drafter: NgramDrafter | None = None
+        self.drafter: Drafter | None = None
         self.decode: DecodeParams | None = None
         self.prompt_logprobs = False
         self.prompt_rows: list[TokenLogprob] = []

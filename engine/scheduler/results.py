@@ -23,7 +23,7 @@ from engine.messages import (
 )
 from engine.scheduler.batch import BatchRow
 from engine.scheduler.req import Req
-from engine.speculative.ngram import acceptance
+from engine.speculative.acceptance import num_accepted
 
 logger = logging.getLogger(__name__)
 
@@ -155,10 +155,12 @@ class ResultProcessor:
         if not row.samples:
             self._computed(req, row.known_end)
             return
-        accepted = acceptance(row.draft, out.token_ids)
+        accepted = num_accepted(row.draft, out.token_ids)
         if row.draft:
             counters.draft += len(row.draft)
             counters.accepted += accepted
+        if req.drafter is not None and out.guesses:
+            req.drafter.hint(out.guesses)
         self._append(req, out.token_ids)
         self._computed(req, min(row.known_end + accepted, len(req.tokens)))
         if req.grammar is not None and (req.finish_reason is None or req.finish_reason is LENGTH):

@@ -31,7 +31,7 @@ from engine.scheduler.batch import BatchRow, ScheduleBatch, make_row
 from engine.scheduler.policy import AdmitResult, ChunkPolicy, NewTokenRatio, PrefillAdder, SchedulerConfig
 from engine.scheduler.req import Req
 from engine.scheduler.results import INTERNAL_ERROR, MAX_FORCED_TOKENS, Counters, ResultProcessor, StepOutputs
-from engine.speculative.ngram import Draft
+from engine.speculative.drafter import Draft, Drafters
 from engine.speculative.step_costs import StepCosts
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ class Scheduler:
         )
         self.chunks = ChunkPolicy(config.chunked_prefill_size, config.target_latency if config.reads_clock else 0.0)
         self._costs = StepCosts()
+        self._drafters = Drafters(config.num_draft_tokens) if config.num_draft_tokens else None
         self.running: list[Req] = []
         self.waiting: list[Req] = []
         self.num_steps = 0
@@ -86,7 +87,7 @@ class Scheduler:
             vocab_size=executor.vocab_size,
             eos_token_ids=eos_token_ids,
             grammar=grammar,
-            num_draft_tokens=config.num_draft_tokens,
+            drafters=self._drafters,
             random_seed=random_seed,
         )
         self._clock = clock
@@ -218,7 +219,8 @@ class Scheduler:
             return None
         self.num_steps += 1
         self._ratio.step()
-        return ScheduleBatch(tuple(rows.values()), self.kv.page_size)
+        head_depth = 0 if self._drafters is None else self._drafters.head_depth(row.samples for row in rows.values())
+        return ScheduleBatch(tuple(rows.values()), self.kv.page_size, head_depth)
 
     def _schedule_decodes(self, rows: dict[str, BatchRow], budget: int) -> int:
         """One token for every decoding row, then forced tokens and drafts as the budget allows (half of it where
@@ -226,6 +228,7 @@ class Scheduler:
         drafts = self.config.max_draft_tokens
         num_tokens = sum(1 for req in self.running if req.decoding)
         expected = float(num_tokens)
+        num_rows, from_head = num_tokens, 0
         kept = budget - budget // 2 if self.waiting or any(not req.decoding for req in self.running) else 0
         budget -= kept
         for req in list(self.running):
@@ -233,8 +236,9 @@ class Scheduler:
                 continue
             known = min(req.num_pending, 1 + budget)
             draft = Draft()
-            if known == req.num_pending:
-                draft = self._draft(req, min(drafts, budget + 1 - known))
+            if known == req.num_pending and req.drafter is not None:
+                limit = min(drafts, budget + 1 - known, req.max_len - req.num_tokens - 1)
+                draft = req.drafter.propose().cut(max(0, limit))
                 draft = draft.cut(self._costs.draft_length(num_tokens + known - 1, expected, draft.chances))
             if draft.tokens and not self.kv.grow(req.lease, req.num_computed + known + len(draft.tokens)):
                 draft = Draft()
@@ -246,6 +250,10 @@ class Scheduler:
             expected += sum(draft.chances)
             drafts -= len(draft.tokens)
             budget -= num_extra
+            if draft.from_head:
+                from_head = max(from_head, len(draft.tokens))
+        if self._drafters is not None:
+            self._drafters.observe(num_rows, from_head)
         return budget + kept
 
     def _schedule_chunks(self, rows: dict[str, BatchRow], budget: int, admits: bool) -> int:
@@ -270,16 +278,6 @@ class Scheduler:
             count = min(count, MAX_PROMPT_LOGPROB_CHUNK)
         rows[req.rid] = make_row(req, count)
         return count
-
-    def _draft(self, req: Req, limit: int) -> Draft:
-        if req.drafter is None:
-            return Draft()
-        try:
-            return req.drafter.propose().cut(max(0, min(limit, req.max_len - req.num_tokens - 1)))
-        except Exception:
-            logger.exception("drafting failed for request %s; it goes on without", req.rid)
-            req.drafter = None
-            return Draft()
 
     def _make_room(self, req: Req, num_tokens: int) -> bool:
         """Grow the lease of ``req``, preempting the latest requests; False where ``req`` itself had to go.
@@ -367,6 +365,8 @@ class Scheduler:
             for req in finished:
                 self._release(req)
                 del self._reqs[req.rid]
+                if self._drafters is not None and req.drafter is not None:
+                    self._drafters.finished(req.tokens, req.prompt_len, req.tenant)
 
     def _end(self, req: Req, reason: FinishReason) -> None:
         """End a request between steps, waiting or running."""

@@ -30,7 +30,7 @@
 extern "C" {
 #endif
 
-#define CG_ABI_VERSION 3
+#define CG_ABI_VERSION 4
 #define CG_GROUP 32 /* activations: one scale per 32 values */
 
 enum { CG_OK = 0, CG_EINVAL = 1, CG_ENOMEM = 2, CG_EUNSUPPORTED = 3 };

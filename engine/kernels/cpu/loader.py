@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from engine.kernels.cpu.build import BuildUnavailable, build
 
-ABI_VERSION: Final = 3
+ABI_VERSION: Final = 4
 
 
 class RowsStruct(ctypes.Structure):

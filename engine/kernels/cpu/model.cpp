@@ -446,24 +446,29 @@ void best_tokens(Walk& w) {
     }
 }
 
+// This thread's share of n rows after the final norm.
+void norm_rows(Walk& w, float* out, const float* x, int n) {
+    cg_model& m = w.m();
+    const size_t hidden = size_t(m.config.hidden_size);
+    int begin, end;
+    w.share(n, 1, begin, end);
+    for (int i = begin; i < end; ++i)
+        m.ops->rms_norm(out + i * hidden, x + i * hidden, m.final_norm.data(), int(hidden), m.config.rms_eps);
+}
+
 // Final norm, head and argmax of the rows that want logits.
 void finish_step(Walk& w) {
     cg_model& m = w.m();
     const cg_batch& b = *w.s->b;
     cg_output& o = *w.s->o;
     const int hidden = m.config.hidden_size;
-    const float* x = m.x.as<float>();
-    if (o.hidden) {
-        int begin, end;
-        w.share(b.tokens, 1, begin, end);
-        for (int t = begin; t < end; ++t)
-            m.ops->rms_norm(o.hidden + size_t(t) * hidden, x + size_t(t) * hidden, m.final_norm.data(), hidden, m.config.rms_eps);
-    }
+    if (o.hidden) norm_rows(w, o.hidden, m.x.as<float>(), b.tokens);
     if (b.num_logits == 0) return;
     if (!m.trimmed) {
         gather_rows(w);
         w.barrier();
     }
+    if (o.states) norm_rows(w, o.states, m.gathered.as<float>(), b.num_logits);
     const cg_rows rows = prepare(w, m.head, m.gathered.as<float>(), hidden, b.num_logits, m.final_norm.data());
     w.count(CG_OP_NORM);
     const auto multiply = [&](const cg_linear* linear, int flags) {

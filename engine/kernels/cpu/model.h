@@ -55,6 +55,7 @@ typedef struct cg_output {
   const uint8_t *masked; /* in: [num_logits] 1 where the mask row holds, or NULL for all */
   int32_t *argmax;      /* out: [num_logits] best allowed token, or NULL; -1 where none is above -inf; a NaN wins */
   float *hidden;        /* out: [tokens][hidden] after the final norm, or NULL */
+  float *states;        /* out: [num_logits][hidden] after the final norm, of the tokens of logits_index, or NULL */
   int32_t argmax_only;  /* in: of the logits only those at argmax will be read; the others may be near, not right */
 } cg_output;
 

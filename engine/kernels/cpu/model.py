@@ -73,6 +73,7 @@ class _Output(Structure):
         ("masked", c_void_p),
         ("argmax", c_void_p),
         ("hidden", c_void_p),
+        ("states", c_void_p),
         ("argmax_only", c_int32),
     )
 
@@ -154,6 +155,7 @@ class NativeModel:
         mask: IntArray | None = None,
         masked: npt.NDArray[np.uint8] | None = None,
         hidden: FloatArray | None = None,
+        states: FloatArray | None = None,
         argmax_only: bool = False,
     ) -> FloatArray:
         """One step; returns logits [L, vocab] float32, a view that the next step overwrites.
@@ -161,7 +163,8 @@ class NativeModel:
         argmax: [L] int32, filled with each row's best allowed token (lowest id of equals; -1 where none is above -inf;
         a NaN wins wherever it stands).
         mask: [L, ceil(vocab / 32)] int32 allowed tokens for argmax; masked: [L] uint8, 1 where the mask row counts.
-        hidden: [T, hidden] float32, filled with the states after the final norm.
+        hidden: [T, hidden] float32, filled with the states after the final norm; states: [L, hidden], with those of the
+        tokens whose logits are wanted.
         argmax_only: of the logits only those at ``argmax`` will be read. With a screen, few of the others are computed.
         Raises NativeModelError for ids, positions or pages out of range, with nothing written.
         """
@@ -172,7 +175,9 @@ class NativeModel:
         _expect("mask", mask, np.int32, (count, words))
         _expect("masked", masked, np.uint8, (count,))
         _expect("hidden", hidden, np.float32, (len(held[0]), width))
-        output = _Output(None, address(mask), address(masked), address(argmax), address(hidden), argmax_only)
+        _expect("states", states, np.float32, (count, width))
+        arrays = map(address, (mask, masked, argmax, hidden, states))
+        output = _Output(None, *arrays, argmax_only)
         _check(self._lib.cg_model_forward(self._model, byref(c_batch), byref(output)), "forward")
         if count == 0:
             return np.empty((0, self.config.vocab_size), np.float32)

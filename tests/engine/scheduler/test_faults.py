@@ -11,7 +11,7 @@ from engine.executor.hash_lm import HashLMExecutor
 from engine.grammar.interface import GrammarError
 from engine.kv_cache.allocator import PageError
 from engine.messages import EmbedReqInput
-from engine.speculative.ngram import NgramDrafter
+from engine.speculative.drafter import Drafter
 from tests.engine.scale import scaled
 from tests.engine.scheduler.grammars import ScriptBackend, ScriptMatcher, spec
 from tests.engine.scheduler.harness import Harness, alone, prompts
@@ -138,7 +138,7 @@ def test_a_drafter_that_fails_costs_only_its_drafts(monkeypatch):
     def explode(self):
         raise IndexError("crashed")
 
-    monkeypatch.setattr(NgramDrafter, "propose", explode)
+    monkeypatch.setattr(Drafter, "_best", explode)
     harness = Harness(num_draft_tokens=4)
     harness.add("a", range(20))
     assert harness.run()["a"].token_ids == alone(range(20))

@@ -1,0 +1,136 @@
+"""A small network that guesses the token after the next one from the state that the model ends a step with.
+
+Recurrent, on the model's own states and a part of its vocabulary (Ankner et al., 2024, Hydra; Li et al., 2024, EAGLE;
+Zhao et al., 2025, FR-Spec): ``state' = down(silu(gate [state; embedding]) * (up [state; embedding]))``, where ``state``
+is the last one after the final norm and ``embedding`` that of the token it gave. The model's own head, of the TOKENS
+most frequent tokens alone, makes logits of ``state'``. ``python -m scripts.train_draft_head`` trains one for any model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from engine.kernels.cpu.linear import Context, Format, KernelError, Linear, Rows, Weight, embed_rows, row_bytes
+
+logger = logging.getLogger(__name__)
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+
+BUNDLED: Final = Path(__file__).parent / "draft_heads"
+"""Those of the models that the catalog names, by fingerprint."""
+SUFFIX: Final = ".safetensors"
+_VERSION: Final = "1"
+
+
+def fingerprint(final_norm: FloatArray, vocab_size: int, num_layers: int) -> str:
+    """What a draft head is found by: the same for all files of one model, whatever their quantization."""
+    digest = hashlib.blake2b(np.ascontiguousarray(final_norm, np.float32).tobytes(), digest_size=8)
+    digest.update(f"{vocab_size} {num_layers}".encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DraftHeadWeights:
+    """What a file holds. tokens: int32, ids that can be guessed; gate, up: raw rows [I, 2 H], down: [H, I]."""
+
+    tokens: IntArray
+    gate: Weight
+    up: Weight
+    down: Weight
+
+    @classmethod
+    def read(cls, path: Path) -> DraftHeadWeights:
+        """Raises ValueError where the file is none of this version, OSError where it cannot be read."""
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("callgate_draft_head") != _VERSION:
+                    raise ValueError("it is no draft head of this version")
+                fmt = Format[metadata["format"]]
+                hidden, inner = int(metadata["hidden"]), int(metadata["inner"])
+                shapes = {"gate": (inner, 2 * hidden), "up": (inner, 2 * hidden), "down": (hidden, inner)}
+                weights = {name: Weight(fmt, *shape, file.get_tensor(name)) for name, shape in shapes.items()}
+                tokens = np.ascontiguousarray(file.get_tensor("tokens"), np.int32)
+        except (SafetensorError, KeyError) as error:
+            raise ValueError(str(error)) from error
+        for weight in weights.values():
+            weight.check()
+        return cls(tokens, **weights)
+
+    def save(self, path: Path) -> None:
+        fmt, inner, hidden = self.down.fmt, self.down.k, self.down.n
+        metadata = {"callgate_draft_head": _VERSION, "format": fmt.name, "hidden": str(hidden), "inner": str(inner)}
+        arrays = {"tokens": self.tokens, "gate": self.gate.raw, "up": self.up.raw, "down": self.down.raw}
+        save_file(arrays, path, metadata=metadata)
+
+
+class DraftHead:
+    """Guesses for the rows of a step. Costs about what a layer of the model costs."""
+
+    def __init__(self, context: Context, weights: DraftHeadWeights, embedding: Weight, head: Weight) -> None:
+        """``embedding`` and ``head``: those of the model, [vocab, hidden]. Raises ValueError or KernelError where the
+        weights are of another model's size."""
+        tokens = weights.tokens
+        if weights.down.n != head.k or not len(tokens) or tokens.min() < 0 or tokens.max() >= head.n:
+            raise ValueError(f"it is for another model than one of {head.n} tokens and {head.k} values")
+        self._context, self._embedding, self._tokens = context, embedding, tokens
+        self._gate_up = Linear.gate_up(weights.gate, weights.up)
+        self._down = Linear.stack([weights.down])
+        rows = head.raw.reshape(-1).view(np.uint8).reshape(head.n, row_bytes(head.fmt, head.k))
+        self._head = Linear.stack([Weight(head.fmt, len(tokens), head.k, rows[tokens])])
+
+    @property
+    def nbytes(self) -> int:
+        return self._gate_up.nbytes + self._down.nbytes + self._head.nbytes
+
+    def guess(self, states: FloatArray, tokens: IntArray, depth: int) -> list[tuple[tuple[int, float], ...]]:
+        """For each row up to ``depth`` tokens that may follow ``tokens`` [R], and what probability each is given, those
+        before it standing. ``states`` [R, H]: the ones, after the final norm, whose logits gave ``tokens``."""
+        guesses: list[list[tuple[int, float]]] = [[] for _ in tokens]
+        table = self._embedding
+        for _ in range(depth):
+            embedded = embed_rows(table.fmt, table.raw, table.n, table.k, tokens)
+            states = self._advance(np.concatenate([states, embedded], axis=1))
+            logits = self._head.forward(self._context, Rows.of(self._context, self._head.rows_kind, states))
+            best = logits.argmax(1)
+            tokens = self._tokens[best]
+            logits -= logits[np.arange(len(best)), best][:, None]
+            probabilities = 1.0 / np.exp(logits, out=logits).sum(1)
+            for row, token, probability in zip(guesses, tokens.tolist(), probabilities.tolist(), strict=True):
+                row.append((token, probability if probability == probability else 0.0))
+        return [tuple(row) for row in guesses]
+
+    def _advance(self, inputs: FloatArray) -> FloatArray:
+        rows = Rows.of(self._context, self._gate_up.rows_kind, inputs)
+        inner = self._gate_up.forward_gate_up(self._context, rows, self._down.rows_kind)
+        return self._down.forward(self._context, inner)
+
+    def close(self) -> None:
+        for linear in (self._gate_up, self._down, self._head):
+            linear.close()
+
+
+def load_draft_head(
+    context: Context, name: str, directories: Sequence[Path], embedding: Weight, head: Weight
+) -> DraftHead | None:
+    """The draft head of the model with this ``fingerprint``; None where no directory has one, or none that fits."""
+    for directory in directories:
+        path = directory / f"{name}{SUFFIX}"
+        if not path.is_file():
+            continue
+        try:
+            return DraftHead(context, DraftHeadWeights.read(path), embedding, head)
+        except (OSError, ValueError, KernelError) as error:
+            logger.warning("the draft head %s is not used: %s", path, error)
+    return None

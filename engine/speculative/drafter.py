@@ -1,0 +1,174 @@
+"""Guesses of what a request writes next: from what was written before or from a draft head, whichever is worth more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from engine.speculative.acceptance import HEAD, HISTORY, MAX_DEPTH, OWN, Acceptance, head_kind
+from engine.speculative.history import END, Histories, History
+from engine.speculative.ngram import MAX_MATCH, NgramIndex
+
+logger = logging.getLogger(__name__)
+
+
+class Draft(NamedTuple):
+    """Guesses of what follows, for each the chance that it and all before it stand, and whether a draft head made
+    them."""
+
+    tokens: tuple[int, ...] = ()
+    chances: tuple[float, ...] = ()
+    from_head: bool = False
+
+    def cut(self, length: int) -> Draft:
+        """Its first ``length`` guesses."""
+        return Draft(self.tokens[:length], self.chances[:length], self.from_head)
+
+
+class Guesses(NamedTuple):
+    """Tokens in a row and the kind of each (engine.speculative.acceptance)."""
+
+    tokens: list[int]
+    kinds: list[int]
+
+
+class Drafter:
+    """One request's drafts. It learns from every token that comes what a guess is worth, drafted or not."""
+
+    __slots__ = ("_acceptance", "_failed", "_guesses", "_head", "_history", "_index", "_max_length", "_size", "_tokens")
+
+    def __init__(
+        self, tokens: list[int], max_length: int, acceptance: Acceptance, history: History | None = None
+    ) -> None:
+        """``tokens`` is the sequence itself; ``acceptance`` is what all requests have seen."""
+        self._tokens = tokens
+        self._index = NgramIndex(tokens)
+        self._history = history
+        self._max_length = max_length
+        self._acceptance = acceptance.part()
+        self._guesses: list[Guesses] = []
+        self._head = Guesses([], [])
+        self._size = 0
+        self._failed = False
+
+    def hint(self, guesses: Sequence[tuple[int, float]]) -> None:
+        """What a draft head makes of the step that wrote the last token: tokens and the probabilities that it gives."""
+        kinds = [head_kind(depth, probability) for depth, (_, probability) in enumerate(guesses)]
+        self._head = Guesses([token for token, _ in guesses], kinds)
+
+    def propose(self) -> Draft:
+        """Up to ``max_length`` guesses of what follows the last token: of those at hand, the ones of which most are
+        expected to stand. One that fails never guesses again: its request goes on without."""
+        if self._failed:
+            return Draft()
+        try:
+            return self._best()
+        except Exception:
+            logger.exception("drafting failed for a request; it goes on without")
+            self._failed = True
+            return Draft()
+
+    def _best(self) -> Draft:
+        self._learn()
+        self._size = len(self._tokens)
+        self._guesses = [guesses for guesses in (self._from_own(), self._from_history(), self._head) if guesses.tokens]
+        self._head = Guesses([], [])
+        best, best_sum = Draft(), 0.0
+        for guesses in self._guesses:
+            chance, chances = 1.0, []
+            for kind in guesses.kinds:
+                chance *= self._acceptance.chance(kind)
+                chances.append(chance)
+            if sum(chances) > best_sum:
+                best, best_sum = Draft(tuple(guesses.tokens), tuple(chances), guesses.kinds[0] >= HEAD), sum(chances)
+        return best
+
+    def _from_own(self) -> Guesses:
+        """A match that runs into the sequence's end continues with the guesses themselves (a loop is predicted
+        whole)."""
+        self._index.update()
+        tokens = self._tokens
+        place, match = self._index.find(tokens)
+        guesses: list[int] = []
+        if match:
+            for index in range(place, place + self._max_length):
+                guesses.append(tokens[index] if index < self._size else guesses[index - self._size])
+        return Guesses(guesses, _kinds(OWN, match, len(guesses)))
+
+    def _from_history(self) -> Guesses:
+        if self._history is None:
+            return Guesses([], [])
+        tokens, place, match = self._history.find(self._tokens)
+        guesses = tokens[place : place + self._max_length] if match else []
+        if END in guesses:
+            del guesses[guesses.index(END) :]
+        return Guesses(guesses, _kinds(HISTORY, match, len(guesses)))
+
+    def _learn(self) -> None:
+        """Compare the last guesses with what came."""
+        if len(self._tokens) == self._size:
+            return
+        came = self._tokens[self._size : self._size + self._max_length]
+        for guesses in self._guesses:
+            for guess, kind, token in zip(*guesses, came, strict=False):
+                self._acceptance.observe(kind, guess == token)
+                if guess != token:
+                    break
+
+
+def _kinds(source: int, match: int, count: int) -> list[int]:
+    """Every guess that stands makes the match longer by one."""
+    return [source + min(match + offset, MAX_MATCH) - 1 for offset in range(count)]
+
+
+class HeadGate:
+    """Whether the draft head is asked for its guess at one depth: not where steps hold many sequences, and not while
+    nothing that it says is worth a place in a step."""
+
+    MAX_ROWS = 4
+    PATIENCE = 32
+    """Steps with guesses of which none was drafted."""
+    PAUSE = 512
+    """Steps until it is asked again."""
+
+    def __init__(self) -> None:
+        self._idle = 0
+
+    def is_open(self, num_rows: int) -> bool:
+        return num_rows <= self.MAX_ROWS and self._idle < self.PATIENCE
+
+    def observe(self, *, drafted: bool) -> None:
+        """After each step of up to MAX_ROWS rows: whether such a guess was drafted."""
+        self._idle = 0 if drafted or self._idle >= self.PATIENCE + self.PAUSE else self._idle + 1
+
+
+class Drafters:
+    """What the drafters of all requests share."""
+
+    def __init__(self, max_length: int) -> None:
+        self.max_length = max_length
+        self._acceptance = Acceptance()
+        self._histories = Histories()
+        self._gates = [HeadGate() for _ in range(MAX_DEPTH)]
+
+    def new(self, tokens: list[int], tenant: str) -> Drafter:
+        """For a request whose tokens these are."""
+        return Drafter(tokens, self.max_length, self._acceptance, self._histories.get(tenant))
+
+    def finished(self, tokens: list[int], prompt_len: int, tenant: str) -> None:
+        """A request has ended."""
+        self._histories.get(tenant).add(tokens, prompt_len)
+
+    def head_depth(self, sampled: Iterable[bool]) -> int:
+        """How many guesses in a row the draft head is asked for in a step in which these rows are sampled."""
+        depth, num_rows = 0, sum(sampled)
+        while depth < min(MAX_DEPTH, self.max_length) and self._gates[depth].is_open(num_rows):
+            depth += 1
+        return depth
+
+    def observe(self, num_rows: int, num_drafted: int) -> None:
+        """A step of so many decoding rows takes at most ``num_drafted`` of the head's guesses in a row."""
+        if 0 < num_rows <= HeadGate.MAX_ROWS:
+            for depth, gate in enumerate(self._gates):
+                gate.observe(drafted=num_drafted > depth)
