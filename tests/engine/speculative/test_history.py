@@ -91,11 +91,11 @@ def test_what_others_wrote_is_a_guess_where_the_sequence_itself_has_none():
 def test_history_that_misleads_is_believed_less():
     history = History()
     history.add(list(range(100, 300)), prompt_len=0)
-    tokens = [1, 100]
+    tokens = [1, 101]
     drafter = Drafter(tokens, 1, Acceptance(), history)
     first = drafter.propose()
-    assert first.tokens == (101,)
-    for token in range(102, 160):
+    assert first.tokens == (102,)
+    for token in range(103, 160):
         tokens += [9_000 + token, token]
         last = drafter.propose()
         assert last.tokens == (token + 1,)
