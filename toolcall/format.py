@@ -55,7 +55,8 @@ class Format:
     @cached_property
     def rescue_tables(self) -> Tables:
         """The format's own ways first, then those of toolcall.rescue."""
-        blocks = (*map(rescue.with_foreign, self.blocks), *rescue.anywhere_blocks())
+        others = (other for block in self.blocks for other in rescue.spelt_otherwise(block))
+        blocks = (*map(rescue.with_foreign, self.blocks), *others, *rescue.anywhere_blocks())
         return build_tables(blocks, (*self.bare, *rescue.bare_blocks(self.blocks)), self._layout)
 
     def marks_off(self, block: Block) -> bool:

@@ -40,6 +40,7 @@ _AFTER: Mapping[str | None, tuple[re.Pattern[str], re.Pattern[str]]] = {
 """By the bracket that closes what a string stands in: what may follow it, and the beginnings of that. "" for
 parentheses of a call."""
 _BREAKS = re.compile(r"(?:\\[nrt]|\s)*+")
+_BRACE = re.compile(r"[{}]")
 _PLUS = re.compile(r"\s*+(?:\+\s*+([\"'])?)?")
 _PYTHON_ESCAPES = {"a": "\\u0007", "v": "\\u000b", "\n": "", "x": "", "U": "", **dict.fromkeys("01234567", "")}
 
@@ -91,7 +92,9 @@ def _inside(put: Put, formatted: bool) -> Put:
     """A put for a string without its quotes: no other piece is a quote that is not escaped."""
 
     def take(piece: str) -> None:
-        if formatted and ("{" in piece or "}" in piece):
+        if formatted and (found := _BRACE.search(piece)) is not None:
+            if found.start():
+                put(piece[: found.start()])
             raise NoCall
         if piece not in ('"', '""'):
             put(piece)
@@ -168,12 +171,12 @@ def read_string(
             put('""')
             return
         lx.pos += 1
-        yield from _read_triple(lx, put, mark * 3, raw)
+        yield from _read_triple(lx, put, mark * 3, raw, quick)
         return
     plain = lx.buf[lx.pos : lx.pos + 1] not in ("", mark)  # saves time
     if inner and mark == '"' and not python and not plain and (yield from at_words(lx, ('""',))):
         lx.pos += 2
-        yield from _read_triple(lx, put, mark * 3, raw)
+        yield from _read_triple(lx, put, mark * 3, raw, quick)
         return
     put('"')
     quoted = _Quoted(mark, python, inner, inside)
@@ -292,11 +295,11 @@ def _read_raw_pair(lx: Lexer, put: Put) -> Read[None]:
     lx.pos += 2
 
 
-def _read_triple(lx: Lexer, put: Put, mark: str, raw: bool) -> Read[None]:
+def _read_triple(lx: Lexer, put: Put, mark: str, raw: bool, quick: bool) -> Read[None]:
     ends = Markers((mark, "\\"))
     put('"')
     while True:
-        word = yield from until(lx, ends, lambda text: put(escape(text)), keep=True)
+        word = yield from until(lx, ends, lambda text: put(escape(text)), keep=True, quick=quick)
         if word is None:
             raise NoCall
         if word == mark:

@@ -211,9 +211,10 @@ class CallWriter:
 
     def named(self, name: str) -> Tool:
         """Raises NoCall for a name that no call may have here."""
-        self.tool = self._out.tools.get(name)
+        tools = self._out.tools
+        self.tool = tools.get(name) or (tools.meant(name) if self._undeclared else None)
         if self.tool is None and self._undeclared:
-            self.tool = self._out.tools.undeclared(name)
+            self.tool = tools.undeclared(name)
             self._hold = self.undeclared = self.tool is not None
         if self.tool is None:
             raise NoCall

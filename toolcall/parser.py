@@ -235,7 +235,7 @@ class OutputParser:
         try:
             closed = yield from block.read(lx, self._out, self._options(block))
         except NoCall as no_call:
-            certain = bool(block.opener) or self._out.call_is_named
+            named = self._out.call_is_named
             self._out.drop_call()
             special = self._format.own_markers_special and block.opener and not block.rescued
             if special and isinstance(no_call, EmptyBlock):
@@ -243,14 +243,15 @@ class OutputParser:
                 return True
             if self._out.calls_ended - before:
                 self._open_closers = block.closers
-            if self._out.calls_ended - before or no_call.moved:
+            moved = self._out.calls_ended - before > 0 or no_call.moved
+            if moved:
                 release = 1
-            if lx.starved and lx.cut and certain and not block.rescued:
+            if lx.starved and lx.cut and (block.opener or named) and not block.rescued:
                 self._out.forget_space()
                 lx.unmark()
                 lx.pos = len(lx.buf)
                 return False
-            if no_call.idle and not block.keep_opener and block.opener in self._format.hidden:
+            if self._is_layout(block, idle=no_call.idle, text=not (named or moved)):
                 lx.rewind()
                 self._layout(block.opener, behind_call=False)
                 return False
@@ -264,6 +265,14 @@ class OutputParser:
         self._open_closers = () if closed else block.closers
         self._last_closers = (*block.closers, *block.leftovers)
         return True
+
+    def _is_layout(self, block: Block, *, idle: bool, text: bool) -> bool:
+        """Whether the opener of a block that was no call is a token that is no text, and nothing stands in the block, or
+        text that is read again."""
+        if block.keep_opener or block.opener not in self._format.hidden or not (idle or text):
+            return False
+        self._budget += 0 if idle else self._lx.since_mark
+        return idle or self._budget <= _REREAD * self._lx.consumed
 
     def _give_back(self, release: int, *, idle: bool) -> None:
         """What was read as a call is text, and is read again behind its opener, for calls inside it."""

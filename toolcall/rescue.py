@@ -91,10 +91,13 @@ WRAPPERS = (
     ("<|python_tag|>", ""),
     ("[TOOL_CALLS]", ""),
 )
+_OWN, _LATE = "<tool_call>", "</tool_call>"
+SPELLINGS = tuple(f"<{name}>" for name in ("TOOL_CALL", "Tool_Call", "ToolCall", "toolCall", "tool-call", "tool call"))
+"""What models write for it where it is no token of theirs."""
 _AROUND_TAGS = ("<tool_call>", "<tool_calls>", "<function_calls>", "<minimax:tool_call>")
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_calls>", "</tool_calls>", "<function_calls>", "</function_calls>")
 """What may stand around a call inside a fence."""
-_LATE = "</tool_call>"
+_SPELT_ENDS = tuple(word.replace("<", "</") for word in SPELLINGS)
 _PYTHON = PythonCalls(foreign=True)
 STRAYS = (">", ",", ".", ":", ";")
 """One character before the object: what is left of an opener, or of a separator, that the model began with."""
@@ -107,7 +110,27 @@ def with_foreign(block: Block) -> Block:
         return block
     have = {_kind(body) for body in block.bodies}
     others = (*FOREIGN_BODIES, *((_PYTHON,) if block.closers else ()))
-    return replace(block, bodies=(*block.bodies, *(b for b in others if _kind(b) not in have)), fences=True)
+    bodies = (*block.bodies, *(b for b in others if _kind(b) not in have))
+    return replace(block, bodies=bodies, closers=_closers(block.opener, block.closers), fences=True)
+
+
+def _closers(opener: str, closers: tuple[str, ...]) -> tuple[str, ...]:
+    return (*closers, *_SPELT_ENDS) if opener == _OWN else closers
+
+
+def spelt_otherwise(block: Block) -> tuple[Block, ...]:
+    """The blocks that begin with a ``<tool_call>`` that is spelt as no family does, where that is the family's own."""
+    if block.opener != _OWN or block.keep_opener:
+        return ()
+    other = replace(with_foreign(block), rescued=True, hold=True, strict=True)
+    return tuple(replace(other, opener=o, bodies=tuple(_respelt(b, o) for b in other.bodies)) for o in SPELLINGS)
+
+
+def _respelt(body: Body, opener: str) -> Body:
+    """The body whose calls end where the block does."""
+    if not isinstance(body, TaggedCalls) or body.call_close != _LATE:
+        return body
+    return replace(body, call_close=opener.replace("<", "</"), next_open=(opener,))
 
 
 def _kind(body: Body) -> tuple[type, str]:
@@ -141,9 +164,11 @@ def bare_blocks(family: tuple[Block, ...]) -> tuple[Block, ...]:
         for f in FENCES
         for code in ((PythonCalls(),) if f == "```tool_code" else (),)
     )
+    pairs = ((o, (c,) if c else ()) for o, c in WRAPPERS)
+    spelt = ((o, (*_SPELT_ENDS, _LATE)) for o in SPELLINGS)
     wrappers = tuple(
-        Block(opener=o, bodies=bodies, closers=(c,) if c else (), rescued=True, hold=True, strict=True)
-        for o, c in WRAPPERS
+        Block(opener=o, bodies=bodies, closers=_closers(o, ends), rescued=True, hold=True, strict=True)
+        for o, ends in (*pairs, *spelt)
     )
     return (*objects, bare_list(_JSON, PythonCalls(), late=late), *fences, *wrappers)
 

@@ -71,6 +71,7 @@ _MAX_PARTS = 256
 _AROUND = " \t\r\n\"'"
 _STEMS = ("functions.", "function.", "tools.", "tool.", "default_api.")
 """Namespaces that models put in front of a tool's name."""
+_SEPARATORS = re.compile(r"[-_.\s]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 """A name that a client may have given a tool."""
 
@@ -308,6 +309,10 @@ class Tool:
         return frozenset(self._kinds)
 
 
+def _letters(name: str) -> str:
+    return _SEPARATORS.sub("", name).lower()
+
+
 def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
@@ -339,6 +344,19 @@ class ToolSet:
         """The tool of this name; white space and quotes around it do not matter, ``functions.`` before it neither."""
         plain = name.strip(_AROUND)
         return self._tools.get(name) or self._tools.get(plain) or self._tools.get(_without_stem(plain))
+
+    def meant(self, name: str) -> Tool | None:
+        """The only tool whose name is this one but for case and separators: ``get_it`` for ``Get-It``."""
+        plain = _without_stem(name.strip(_AROUND))
+        found = [] if plain in self._refused else self._by_letters.get(_letters(plain), [])
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _by_letters(self) -> Mapping[str, list[Tool]]:
+        found: dict[str, list[Tool]] = {}
+        for tool in self._tools.values():
+            found.setdefault(_letters(tool.name), []).append(tool)
+        return found
 
     def undeclared(self, name: str) -> Tool | None:
         """A tool of this name about which nothing is known; None where the name is none, or is refused."""

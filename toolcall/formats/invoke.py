@@ -134,7 +134,9 @@ _FUNCTION = TaggedCalls(
 MINICPM5 = Format(
     name="minicpm5",
     families="MiniCPM5",
-    blocks=(Block(opener=_FUNCTION.call_open, keep_opener=True, bodies=(_FUNCTION,)),),
+    blocks=(
+        Block(opener=_FUNCTION.call_open, keep_opener=True, bodies=(_FUNCTION,), leftovers=(_FUNCTION.call_close,)),
+    ),
     end_tokens=("<|im_end|>",),
     reasoning="qwen3",
     template_signs=("<function name=", "<param name="),

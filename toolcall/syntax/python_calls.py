@@ -35,8 +35,9 @@ _BEHIND = ("", ",", ";", "]", "`", *string.ascii_letters, "_")
 _BEHIND_LIST = re.compile(r"\][ \t]*+[^ \t](?s:.)")
 _GOES_ON = re.compile(r"\](?:[(:=]|\.\w|\[(?:[0-9]|[^\w\[{\s])|[ \t]*+[+*/%&|^=])")
 """A list that is a link, is looked into, called or reckoned with."""
-_CALL = re.compile(r"[\w.-]*+\(|<\|")
-"""What may stand behind a call that stands alone: another, or the end of the turn."""
+_CALL = re.compile(r"(?:(?:;|,[ \t]*+\r?\n)\s*+)?+[\w.-]*+\(|<\|")
+_PART_OF_CALL = re.compile(r",[ \t]*+\r?|(?:(?:;|,[ \t]*+\r?\n)\s*+)?+[\w.-]*+|<")
+"""What may stand behind a call that stands alone: another, or the end of the turn. A comma and a blank are prose."""
 _STARS = Markers(("**",))
 _PAREN = Markers(("(",))
 _EQUALS, _COLONS = Markers(("=",)), Markers(("=", ":"))
@@ -110,7 +111,7 @@ def _stands_alone(lx: Lexer) -> Read[bool]:
         rest = lx.buf[lx.pos : lx.pos + MAX_HEADER]
         if _CALL.match(rest) is not None:
             return True
-        if not re.fullmatch(r"[\w.-]*+|<", rest) or len(rest) == MAX_HEADER or lx.at_end():
+        if not _PART_OF_CALL.fullmatch(rest) or len(rest) == MAX_HEADER or lx.at_end():
             return False
         yield
     return True

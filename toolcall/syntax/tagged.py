@@ -161,6 +161,9 @@ class TaggedCalls(Tags):
             name, key = next(((n, k) for n, k, whole in self._glued(name, tools) if whole), ("", ""))
         if word and word in (self.name_end, self.self_close, self.key_end):
             lx.pos += len(word)
+        if word == self.name_end and self.repeated_name_end.words:
+            while (yield from skip_space(lx)) and (yield from at_marker(lx, self.repeated_name_end)) is not None:
+                pass
         if self.value_open and not key:
             yield from skip_space(lx)
             yield from at_marker(lx, self.value_closing)
@@ -250,7 +253,7 @@ class TaggedCalls(Tags):
             word = yield from until(lx, self.key_ends, parts.append, limit=MAX_HEADER)
             if word is None:
                 raise NoCall
-            if word == self.key_end or "".join(parts).strip():
+            if word in self.closes_key or "".join(parts).strip():
                 break
             lx.pos += len(word)
         header = "".join(parts)
@@ -259,11 +262,11 @@ class TaggedCalls(Tags):
         if glued and tool.has(key.strip()):
             lx.go_back(lx.consumed - len(value))
             return key.strip(), True
-        if word == self.key_end:
+        if word in self.closes_key:
             lx.pos += len(word)
         while self.value_open and header.startswith(self.param_open):
             header = header[len(self.param_open) :]
-        return header.rstrip(), word == self.key_end
+        return header.rstrip(), word in self.closes_key
 
     def _begins_value(self, lx: Lexer, known: bool) -> Read[bool]:
         """Consumes the opener of a value. It may be missing if the key is one of the tool's; a key without any
@@ -278,14 +281,17 @@ class TaggedCalls(Tags):
         return not (yield from at_words(lx, (self.param_open, self.call_close)))
 
     def _opens_value(self, lx: Lexer) -> Read[bool]:
-        """Consumes the opener of a value, with line ends in front of it that are written as escapes."""
+        """Consumes the opener of a value, however often it stands there, with line ends in front of it that are written
+        as escapes."""
+        opened = False
         while True:
             rest = lx.buf[lx.pos : lx.pos + MAX_HEADER]
             after = strip_layout(rest)
             if after.startswith(self.value_open):
                 lx.pos += len(rest) - len(after) + len(self.value_open)
-                return True
+                opened = True
+                continue
             possible = self.value_open.startswith(after) or after == "\\"
             if len(rest) == MAX_HEADER or not possible or lx.at_end():
-                return False
+                return opened
             yield

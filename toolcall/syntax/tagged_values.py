@@ -98,7 +98,7 @@ class TaggedValue:
                     lx.pos += len(word)
                     self._flush()
                     break
-                self._hold()
+                self._hold(word)
                 self._take_mark(lx, word)
             elif tags.value_stem and word.endswith(tags.value_stem):
                 size = yield from misspelt(lx, len(word))
@@ -129,7 +129,7 @@ class TaggedValue:
     def _begin(self, lx: Lexer) -> Read[tuple[tuple[str, ...], Mapping[str, Markers]]]:
         """Consumes what is layout at the beginning. Returns what closes the value, and what to look for."""
         tags = self.tags
-        closes, ends = tags.closes, tags.ends
+        closes, ends = tags.closes_value, tags.ends
         if tags.close_by_key:
             closes = (tags.value_close + self.tag + tags.key_end,)
             ends = tags.ends_with(closes)
@@ -193,8 +193,10 @@ class TaggedValue:
         lx.pos += size
         return True
 
-    def _hold(self) -> None:
-        """From here on the text may be noise between two parameters."""
+    def _hold(self, close: str) -> None:
+        """Behind this closing tag the text may be noise between two parameters, unless it is that of a key."""
+        if self.tags.value_open and close.endswith(self.tags.key_end):
+            return
         self._flush()
         if self.tags.loose_close and not self._opened:
             self._held = [""]

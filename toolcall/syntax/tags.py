@@ -87,12 +87,22 @@ class Tags:
         return Markers((self.name_end, self.self_close, *glued, *self.name_stops, *self.header_stops))
 
     @cached_property
+    def repeated_name_end(self) -> Markers:
+        """The mark behind a name, where it is one that may stand there twice."""
+        return Markers((self.name_end,) if len(self.name_end) > 1 else ())
+
+    @cached_property
     def members(self) -> Markers:
         return Markers((self.call_close, *self.call_closes, self.call_stem, self.param_open, *self.param_opens))
 
     @cached_property
     def key_ends(self) -> Markers:
-        return Markers((self.key_end, *self.header_stops))
+        return Markers((*self.closes_key, *self.header_stops))
+
+    @cached_property
+    def closes_key(self) -> tuple[str, ...]:
+        """What ends a key: models take the closing tags of keys and values for one another."""
+        return (self.key_end, self.value_close) if self.value_open else (self.key_end,)
 
     @cached_property
     def only_key_end(self) -> Markers:
@@ -101,6 +111,11 @@ class Tags:
     @cached_property
     def closes(self) -> tuple[str, ...]:
         return (self.value_close, *self.value_closes)
+
+    @cached_property
+    def closes_value(self) -> tuple[str, ...]:
+        """What ends a value, see ``closes_key``."""
+        return (*self.closes, self.key_end) if self.value_open else self.closes
 
     def is_own(self, close: str) -> bool:
         """Whether this end of a value is spelt as the family spells it."""
@@ -171,7 +186,7 @@ class Tags:
     @cached_property
     def ends(self) -> Mapping[str, Markers]:
         """Where a value may end, by the layout newline on either side of it."""
-        return self.ends_with(self.closes)
+        return self.ends_with(self.closes_value)
 
     def ends_with(self, closes: tuple[str, ...]) -> Mapping[str, Markers]:
         loose = (*self._loose, *("\n" + word for word in self._loose))
