@@ -156,7 +156,7 @@ FLAGS = (
     Flag(names=("--attention-backend",), target="engine.attention_backend", choices=("auto", "flash", "triton", "sdpa"),
          help="attention of the torch runner (default auto: the first that the machine can run)"),
     Flag(names=("--speculative",), target="engine.speculative", choices=("auto", "off", "ngram"),
-         help="drafts from the text so far (default auto)"),
+         help="guesses from the text, earlier answers and the model's draft head; ngram: no head (default auto)"),
     Flag(names=("--num-draft-tokens",), target="engine.num_draft_tokens", kind=positive, metavar="N",
          help="most tokens of one draft (default 4)"),
     Flag(names=("--disable-radix-cache", "--no-enable-prefix-caching"), target="engine.enable_prefix_cache", kind="off",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import CDLL
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -94,7 +95,7 @@ class NativeExecutor:
         self.kv_dtype = exact if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
         self.page_size, self.vocab_size = config.page_size, model.vocab_size
         self._lib = load()
-        self._context = _context(config.threads)
+        self._context = _context(self._lib, config.threads)
         packer = LinearPacker(self._lib, checkpoint, config.quantization)
         cache = pack_path(model_path, config.quantization, cache_home or (lambda: Path.home())) if model_path else None
         self._linears = load_linears(self._lib, packer, cache, threads=self.threads)
@@ -180,9 +181,9 @@ class NativeExecutor:
             self._context.close()
 
 
-def _context(threads: int) -> Context:
+def _context(lib: CDLL, threads: int) -> Context:
     try:
-        return Context(threads)
+        return Context(threads, lib=lib)
     except KernelError:
         raise NativeModelError("the native thread pool cannot be started") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,18 +77,14 @@ class Sampler:
         for row in batch.rows:
             end += row.num_logits
             req, state = row.req, row.req.sampling
-            if req.grammar is None or state is None or not row.samples or row.draft:
+            if req.grammar is None or state is None or not row.samples:
                 continue
             if not state.plain or req.num_output < state.min_tokens:
                 continue
             if rows is None:
                 rows = np.zeros((batch.num_logits, self._words), np.int32)
-            try:
-                if not req.grammar.fill_mask(rows[end - 1]):
-                    rows[end - 1] = -1
-            except Exception:
-                continue  # sample() meets the same fault where it can be answered
-            flags[end - 1] = 1
+            first = end - 1 - len(row.draft)
+            flags[first : first + _fill_masks(req.grammar, row.draft, rows[first:end])] = 1
         return None if rows is None else ArgmaxMasks(rows, flags)
 
     def wants_argmax_only(self, batch: ScheduleBatch, masks: ArgmaxMasks | None) -> bool:
@@ -96,7 +93,7 @@ class Sampler:
         for row in batch.rows:
             end += row.num_logits
             req, state = row.req, row.req.sampling
-            if row.num_logits == 0 or (masks is not None and masks.flags[end - 1] and not req.wants_prompt_logits):
+            if row.num_logits == 0 or (masks is not None and _masked(masks, row, end) and not req.wants_prompt_logits):
                 continue
             if req.wants_prompt_logits or state is None or not _argmax_decides(state, req.grammar, req.num_output):
                 return False
@@ -123,7 +120,7 @@ class Sampler:
                 outputs.append(NOTHING)
                 continue
             known = None if best is None else best[offset : offset + count]
-            masked = masks is not None and bool(masks.flags[offset + count - 1])
+            masked = masks is not None and _masked(masks, row, offset + count)
             outputs.append(self._guarded(row, logits[offset : offset + count], known, masked))
             offset += count
         return tuple(outputs)
@@ -132,9 +129,7 @@ class Sampler:
         self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None, masked: bool
     ) -> RowOutput:
         try:
-            if masked and best is not None and not row.req.wants_prompt_logits:
-                return RowOutput(token_ids=(self._accept_masked(row, block, int(best[-1])),))
-            return self._sample_row(row, block, best)
+            return self._sample_row(row, block, best, masked)
         except RowFault as fault:
             return RowOutput(error=str(fault), error_status=fault.status)
         except GrammarError as error:
@@ -143,32 +138,21 @@ class Sampler:
             logger.exception("sampling failed for request %s", row.req.rid)
             return RowOutput(error="The request failed while its next token was chosen.")
 
-    def _sample_row(self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None) -> RowOutput:
+    def _sample_row(
+        self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None, masked: bool
+    ) -> RowOutput:
         prompt = self._prompt_logprobs(row, block) if row.req.wants_prompt_logits else ()
         if not row.samples:
             return RowOutput(prompt_logprobs=prompt)
         tail = len(block) - 1 - len(row.draft)
-        tokens, logprobs = self._walk(row, block[tail:], None if best is None else best[tail:])
+        tokens, logprobs = self._walk(row, block[tail:], None if best is None else best[tail:], masked)
         return RowOutput(token_ids=tokens, logprobs=logprobs, prompt_logprobs=prompt)
 
-    def _accept_masked(self, row: BatchRow, block: FloatArray, token: int) -> int:
-        """The argmax under the mask of ``masks``: what _walk would choose, without a pass over the logits."""
-        state, grammar = row.req.sampling, row.req.grammar
-        assert state is not None
-        assert grammar is not None
-        state.prepared = False
-        if token < 0:
-            raise RowFault(NOT_ALLOWED, 400)
-        token = _finite_argmax(block[-1], token)
-        state.observe(token)
-        if not grammar.accept(token) and token not in state.stop_ids:
-            raise RowFault(NOT_ALLOWED, 400)
-        return token
-
     def _walk(
-        self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None
+        self, row: BatchRow, block: FloatArray, best: npt.NDArray[np.integer] | None, masked: bool
     ) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
-        """Sample position after position while the draft guessed right: the same tokens as one at a time."""
+        """Sample position after position while the draft guessed right: the same tokens as one at a time. masked:
+        ``best`` is under the grammar's masks; then no pass over the logits is needed."""
         req, draft = row.req, row.draft
         state, grammar = req.sampling, req.grammar
         assert state is not None
@@ -178,7 +162,10 @@ class Sampler:
         for index in range(len(draft) + 1):
             logits = block[index]
             try:
-                if _argmax_decides(state, grammar, written + index):
+                if masked and best is not None:
+                    state.prepared = False
+                    token = _finite_argmax(logits, _allowed(int(best[index])))
+                elif _argmax_decides(state, grammar, written + index):
                     token = _finite_argmax(logits, None if best is None else int(best[index]))
                 else:
                     token = self._choose(logits, state, grammar, position + index, written + index)
@@ -247,6 +234,36 @@ class Sampler:
 def _argmax_decides(state: SamplingState, grammar: GrammarMatcher | None, num_output: int) -> bool:
     """Whether the next token is the argmax of the logits as they are."""
     return state.plain and grammar is None and num_output >= state.min_tokens
+
+
+def _fill_masks(grammar: GrammarMatcher, draft: Sequence[int], rows: npt.NDArray[np.int32]) -> int:
+    """The masks of a row's positions, each behind the guesses before it; how many were made. None is missed: what is
+    behind a guess that the grammar does not allow, or behind its end, is never sampled."""
+    filled = accepted = 0
+    try:
+        while filled < len(rows):
+            if not grammar.fill_mask(rows[filled]):
+                rows[filled] = -1
+            filled += 1
+            if filled == len(rows) or grammar.terminated or not grammar.accept(draft[filled - 1]):
+                break
+            accepted += 1
+    except Exception:
+        pass  # sample() meets the same fault where it can be answered
+    if accepted:
+        grammar.rollback(accepted)
+    return filled
+
+
+def _masked(masks: ArgmaxMasks, row: BatchRow, end: int) -> bool:
+    """Whether the row whose logits end before ``end`` has masks."""
+    return bool(masks.flags[end - 1 - len(row.draft)])
+
+
+def _allowed(token: int) -> int:
+    if token < 0:
+        raise RowFault(NOT_ALLOWED, 400)
+    return token
 
 
 def _finite_argmax(row: FloatArray, best: int | None, *, masked: bool = False) -> int:

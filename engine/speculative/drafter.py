@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.speculative.acceptance import HEAD, HISTORY, MAX_DEPTH, OWN, Acceptance, head_kind
 from engine.speculative.history import END, Histories, History
 from engine.speculative.ngram import MAX_MATCH, NgramIndex
+
+if TYPE_CHECKING:
+    from engine.grammar.interface import GrammarMatcher
 
 logger = logging.getLogger(__name__)
 
@@ -57,22 +60,26 @@ class Drafter:
         kinds = [head_kind(depth, probability) for depth, (_, probability) in enumerate(guesses)]
         self._head = Guesses([token for token, _ in guesses], kinds)
 
-    def propose(self) -> Draft:
+    def propose(self, grammar: GrammarMatcher | None = None) -> Draft:
         """Up to ``max_length`` guesses of what follows the last token: of those at hand, the ones of which most are
-        expected to stand. One that fails never guesses again: its request goes on without."""
+        expected to stand, as far as ``grammar`` allows them. One that fails never guesses again: its request goes on
+        without."""
         if self._failed:
             return Draft()
         try:
-            return self._best()
+            return self._best(grammar)
         except Exception:
             logger.exception("drafting failed for a request; it goes on without")
             self._failed = True
             return Draft()
 
-    def _best(self) -> Draft:
+    def _best(self, grammar: GrammarMatcher | None) -> Draft:
         self._learn()
         self._size = len(self._tokens)
-        self._guesses = [guesses for guesses in (self._from_own(), self._from_history(), self._head) if guesses.tokens]
+        sources = [self._from_own(), self._from_history(), self._head]
+        if grammar is not None:
+            sources = [_allowed(grammar, guesses) for guesses in sources]
+        self._guesses = [guesses for guesses in sources if guesses.tokens]
         self._head = Guesses([], [])
         best, best_sum = Draft(), 0.0
         for guesses in self._guesses:
@@ -115,6 +122,18 @@ class Drafter:
                 self._acceptance.observe(kind, guess == token)
                 if guess != token:
                     break
+
+
+def _allowed(grammar: GrammarMatcher, guesses: Guesses) -> Guesses:
+    """Its first guesses, as far as the grammar allows them."""
+    count = 0
+    try:
+        while count < len(guesses.tokens) and not grammar.terminated and grammar.accept(guesses.tokens[count]):
+            count += 1
+    finally:
+        if count:
+            grammar.rollback(count)
+    return Guesses(guesses.tokens[:count], guesses.kinds[:count])
 
 
 def _kinds(source: int, match: int, count: int) -> list[int]:

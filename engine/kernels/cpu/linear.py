@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Sequence
-from ctypes import byref, c_int, c_size_t, c_void_p
+from ctypes import CDLL, byref, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -94,9 +94,10 @@ def best_isa() -> Isa:
 class Context:
     """Threads, instruction-set level and scratch memory. Not for concurrent use; ``handle`` is the cg_ctx."""
 
-    def __init__(self, threads: int = 0, isa: Isa = Isa.AUTO) -> None:
-        """threads 0: one per core that this process may use. Raises KernelError where the level is missing here."""
-        self._lib = load()
+    def __init__(self, threads: int = 0, isa: Isa = Isa.AUTO, lib: CDLL | None = None) -> None:
+        """threads 0: one per core that this process may use. lib: the library, where the caller has loaded it. Raises
+        KernelError where the level is missing here."""
+        self._lib = lib or load()
         handle = self._lib.cg_ctx_create(threads, int(isa))
         if not handle:
             raise KernelError(f"no kernel context with {threads} threads at level {isa.name}")

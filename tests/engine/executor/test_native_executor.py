@@ -180,7 +180,7 @@ def test_masked_rows_choose_as_the_sampler_does(executor, model):
 
 
 def test_masks_leave_other_rows_to_the_sampler():
-    """Drafts, penalties, logprobs, temperature and min_tokens need the logits themselves."""
+    """Penalties, logprobs, temperature and min_tokens need the logits themselves; guesses have masks of their own."""
     kv = KVCacheManager(64, 16)
     plain = {"temperature": 0.0}
     cases = [plain, {}, {**plain, "logprobs": True}, {**plain, "presence_penalty": 1.0}, {**plain, "min_tokens": 3}]
@@ -188,7 +188,9 @@ def test_masks_leave_other_rows_to_the_sampler():
     rows = [make_row(req, 3) for req in reqs]
     drafted = make_row(make_req(kv, [1, 2, 3], params=GREEDY, grammar=Allow([5])), 3, (5,))
     masks = Sampler(VOCAB).masks(ScheduleBatch((*rows, drafted), 16))
-    assert masks.flags.tolist() == [1, 0, 0, 0, 0, 0, 0]
+    assert masks.flags.tolist() == [1, 0, 0, 0, 0, 1, 1]
+    refused = make_row(make_req(kv, [1, 2, 3], params=GREEDY, grammar=Allow([5])), 3, (6, 5))
+    assert Sampler(VOCAB).masks(ScheduleBatch((refused,), 16)).flags.tolist() == [1, 0, 0]
     assert Sampler(VOCAB).masks(ScheduleBatch((rows[1],), 16)) is None
 
 

@@ -75,7 +75,7 @@ def both(executor, batch, masks=None):
 
 
 def screens(executor):
-    return executor._lib.cg_ctx_isa(executor._context) > Isa.PORTABLE
+    return executor._lib.cg_ctx_isa(executor._context.handle) > Isa.PORTABLE
 
 
 def last_of(executor, rows):
@@ -213,7 +213,7 @@ def test_the_screen_is_used_where_nothing_but_the_argmax_decides(executor, path,
         patch.setattr(
             LinearPacker, "names", lambda self, names=LinearPacker.names: [n for n in names(self) if n != "screen"]
         )
-        patch.setattr(native_executor, "load", lambda: AtLevel(executor._lib.cg_ctx_isa(executor._context)))
+        patch.setattr(native_executor, "load", lambda: AtLevel(executor._lib.cg_ctx_isa(executor._context.handle)))
         other = load_native(path, quantization="int8", pages=128)
     assert "screen" not in other._linears
     assert step(other, requests, draft)[1] == tokens

@@ -135,7 +135,7 @@ def test_a_request_that_its_grammar_ends_leaves_the_shared_prefix_in_the_cache(m
 
 
 def test_a_drafter_that_fails_costs_only_its_drafts(monkeypatch):
-    def explode(self):
+    def explode(self, grammar):
         raise IndexError("crashed")
 
     monkeypatch.setattr(Drafter, "_best", explode)
