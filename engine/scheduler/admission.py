@@ -29,7 +29,7 @@ class Admitter:
         vocab_size: int,
         eos_token_ids: Sequence[int],
         grammar: GrammarBackend | None,
-        drafters: Drafters | None,
+        drafters: Drafters,
         random_seed: Callable[[], int],
     ) -> None:
         self.context = context
@@ -69,8 +69,7 @@ class Admitter:
         req.tenant = message.tenant
         req.decode = message.decode
         req.prompt_logprobs = message.prompt_logprobs
-        if self._drafters is not None:
-            req.drafter = self._drafters.new(req.tokens, req.tenant)
+        req.drafter = self._drafters.new(req.tokens, req.tenant)
         if message.grammar is not None:
             self._constrain(req, message)
         return req

@@ -78,7 +78,7 @@ class Scheduler:
         )
         self.chunks = ChunkPolicy(config.chunked_prefill_size, config.target_latency if config.reads_clock else 0.0)
         self._costs = StepCosts()
-        self._drafters = Drafters(config.num_draft_tokens) if config.num_draft_tokens else None
+        self._drafters = Drafters(config.num_draft_tokens)
         self.running: list[Req] = []
         self.waiting: list[Req] = []
         self.num_steps = 0
@@ -159,6 +159,7 @@ class Scheduler:
                 case AbortReq(rid=rid, stop_matched=matched):
                     self._abort(rid, matched)
                 case FlushCacheReq(rid=rid):
+                    self._drafters.forget()
                     self._outputs.others.append(
                         ControlReply(rid=rid, ok=True, message=f"{self.kv.flush()} pages freed")
                     )
@@ -219,7 +220,7 @@ class Scheduler:
             return None
         self.num_steps += 1
         self._ratio.step()
-        head_depth = 0 if self._drafters is None else self._drafters.head_depth(row.samples for row in rows.values())
+        head_depth = self._drafters.head_depth(row.samples for row in rows.values())
         return ScheduleBatch(tuple(rows.values()), self.kv.page_size, head_depth)
 
     def _schedule_decodes(self, rows: dict[str, BatchRow], budget: int) -> int:
@@ -252,8 +253,7 @@ class Scheduler:
             budget -= num_extra
             if draft.from_head:
                 from_head = max(from_head, len(draft.tokens))
-        if self._drafters is not None:
-            self._drafters.observe(num_rows, from_head)
+        self._drafters.observe(num_rows, from_head)
         return budget + kept
 
     def _schedule_chunks(self, rows: dict[str, BatchRow], budget: int, admits: bool) -> int:
@@ -365,8 +365,7 @@ class Scheduler:
             for req in finished:
                 self._release(req)
                 del self._reqs[req.rid]
-                if self._drafters is not None and req.drafter is not None:
-                    self._drafters.finished(req.tokens, req.prompt_len, req.tenant)
+                self._drafters.finished(req.tokens, req.prompt_len, req.tenant)
 
     def _end(self, req: Req, reason: FinishReason) -> None:
         """End a request between steps, waiting or running."""

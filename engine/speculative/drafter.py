@@ -163,7 +163,7 @@ class HeadGate:
 
 
 class Drafters:
-    """What the drafters of all requests share."""
+    """What the drafters of all requests share. ``max_length`` 0: nothing is drafted."""
 
     def __init__(self, max_length: int) -> None:
         self.max_length = max_length
@@ -171,13 +171,20 @@ class Drafters:
         self._histories = Histories()
         self._gates = [HeadGate() for _ in range(MAX_DEPTH)]
 
-    def new(self, tokens: list[int], tenant: str) -> Drafter:
+    def new(self, tokens: list[int], tenant: str) -> Drafter | None:
         """For a request whose tokens these are."""
+        if self.max_length == 0:
+            return None
         return Drafter(tokens, self.max_length, self._acceptance, self._histories.get(tenant))
 
     def finished(self, tokens: list[int], prompt_len: int, tenant: str) -> None:
         """A request has ended."""
-        self._histories.get(tenant).add(tokens, prompt_len)
+        if self.max_length and len(tokens) > prompt_len:
+            self._histories.get(tenant).add(tokens, prompt_len)
+
+    def forget(self) -> None:
+        """All that was written so far; requests under way keep what they have."""
+        self._histories = Histories()
 
     def head_depth(self, sampled: Iterable[bool]) -> int:
         """How many guesses in a row the draft head is asked for in a step in which these rows are sampled."""

@@ -70,6 +70,21 @@ def test_tenants_never_meet(monkeypatch):
     assert drafters.new(secret[:10], "").propose().tokens == ()
 
 
+def test_flushing_forgets_what_was_written():
+    drafters = Drafters(4)
+    drafters.finished([1, 2, 3, 4, 5], 0, "")
+    assert drafters.new([1, 2, 3], "").propose().tokens == (4, 5)
+    drafters.forget()
+    assert drafters.new([1, 2, 3], "").propose().tokens == ()
+
+
+def test_nothing_is_drafted_where_no_length_is_given():
+    drafters = Drafters(0)
+    drafters.finished([1, 2, 3, 4, 5], 0, "")
+    assert drafters.new([1, 2, 3], "") is None
+    assert drafters.head_depth([True]) == 0
+
+
 def test_tenants_that_wrote_last_are_remembered(monkeypatch):
     monkeypatch.setattr(Histories, "MAX_TENANTS", 2)
     histories = Histories()
