@@ -61,8 +61,8 @@ class Drafter:
         self._head = Guesses([token for token, _ in guesses], kinds)
 
     def propose(self, grammar: GrammarMatcher | None = None) -> Draft:
-        """Up to ``max_length`` guesses of what follows the last token: of those at hand, the ones of which most are
-        expected to stand, as far as ``grammar`` allows them. One that fails never guesses again: its request goes on
+        """Up to ``max_length`` guesses of what follows the last token: of those at hand, the ones of which the first is
+        likeliest to stand, as far as ``grammar`` allows them. One that fails never guesses again: its request goes on
         without."""
         if self._failed:
             return Draft()
@@ -81,15 +81,21 @@ class Drafter:
             sources = [_allowed(grammar, guesses) for guesses in sources]
         self._guesses = [guesses for guesses in sources if guesses.tokens]
         self._head = Guesses([], [])
-        best, best_sum = Draft(), 0.0
-        for guesses in self._guesses:
-            chance, chances = 1.0, []
-            for kind in guesses.kinds:
-                chance *= self._acceptance.chance(kind)
-                chances.append(chance)
-            if sum(chances) > best_sum:
-                best, best_sum = Draft(tuple(guesses.tokens), tuple(chances), guesses.kinds[0] >= HEAD), sum(chances)
-        return best
+        drafts = [self._draft(guesses) for guesses in self._guesses]
+        if not drafts:
+            return Draft()
+        best = max(drafts, key=lambda draft: draft.chances[0])
+        agreeing = (draft for draft in drafts if draft.tokens[0] == best.tokens[0])
+        longest = max(agreeing, key=lambda draft: sum(draft.chances))
+        surer = best.chances[0] / longest.chances[0]
+        return Draft(longest.tokens, tuple(surer * chance for chance in longest.chances), best.from_head)
+
+    def _draft(self, guesses: Guesses) -> Draft:
+        chance, chances = 1.0, []
+        for kind in guesses.kinds:
+            chance *= self._acceptance.chance(kind)
+            chances.append(chance)
+        return Draft(tuple(guesses.tokens), tuple(chances), guesses.kinds[0] >= HEAD)
 
     def _from_own(self) -> Guesses:
         """A match that runs into the sequence's end continues with the guesses themselves (a loop is predicted
