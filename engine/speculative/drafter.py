@@ -86,7 +86,7 @@ class Drafter:
             return Draft()
         best = max(drafts, key=lambda draft: draft.chances[0])
         agreeing = (draft for draft in drafts if draft.tokens[0] == best.tokens[0])
-        longest = max(agreeing, key=lambda draft: sum(draft.chances))
+        longest = max(agreeing, key=lambda draft: sum(draft.chances) / draft.chances[0])
         surer = best.chances[0] / longest.chances[0]
         return Draft(longest.tokens, tuple(surer * chance for chance in longest.chances), best.from_head)
 
