@@ -267,8 +267,8 @@ class OutputParser:
         return True
 
     def _is_layout(self, block: Block, *, idle: bool, text: bool) -> bool:
-        """Whether the opener of a block that was no call is a token that is no text, and nothing stands in the block, or
-        text that is read again."""
+        """Whether the opener of a block that was no call is a token that is no text, and what stands in the block is
+        nothing, or text that is read again."""
         if block.keep_opener or block.opener not in self._format.hidden or not (idle or text):
             return False
         self._budget += 0 if idle else self._lx.since_mark

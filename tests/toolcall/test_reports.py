@@ -155,6 +155,65 @@ def test_the_same_behind_text_where_the_wrapper_is_the_familys_own(name: str, op
     check(name, f"Let me see.\n{block}\nOk.", [PUT], "Let me see. Ok.")
 
 
+GEMMA = ("<|tool_call>", '<|"|>', "<tool_call|>"), ("<start_function_call>", "<escape>", "<end_function_call>")
+
+
+@pytest.mark.parametrize("marks", GEMMA, ids=["gemma4", "functiongemma"])
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("path:Qa b", {"path": "a b"}),
+        ("path:Qa {b}", {"path": "a {b}"}),
+        ("path:Qa,n:2", {"path": "a", "n": 2}),
+        ("path:Qa,b:2", {"path": "a,b:2"}),
+        ("n:2,path:Qa, n:2", {"n": 2, "path": "a, n:2"}),
+        ("tags:[QxQ,Qy", {"tags": ["x", "y"]}),
+        ("tags:[QxQ,Qy]", {"tags": ["x", "y"]}),
+        ("opts:{k:Qv},n:2", {"opts": {"k": "v},n:2"}}),
+        ("opts:{k:Qv}", {"opts": {"k": "v"}}),
+        ("path:aQ", {"path": "a"}),
+        ("path:Paris, FranceQ,n:5", {"path": "Paris, France", "n": 5}),
+        ("tags:[xQ,QyQ]", {"tags": ["x", "y"]}),
+        ("opts:{k:vQ},path:QbQ", {"opts": {"k": "v"}, "path": "b"}),
+    ],
+)
+def test_one_mark_of_a_string_is_missing(marks: tuple[str, str, str], arguments: str, wanted: dict[str, Any]) -> None:
+    opener, quote, closer = marks
+    name = "gemma4" if opener == "<|tool_call>" else "functiongemma"
+    block = f"{opener}call:put{{{arguments.replace('Q', quote)}}}{closer}"
+    other = f"{opener}call:put{{path:{quote}a{quote}}}{closer}"
+    call: Call = ("put", wanted)
+    check(name, block, [call])
+    check(name, f"Hm. {block}", [call], "Hm.")
+    check(name, f"{block} Ok.", [call], "Ok.")
+    check(name, f"{block}{other}", [call, PUT])
+    check(name, f"{block} and\n{other}{block}", [call, PUT, call], "and")
+    for cut in (f"{opener}call:put{{path:{quote}a", f"{opener}call:put{{path:{quote}a}}", block[: -len(closer) - 1]):
+        assert not read(name, cut, "length").tool_calls
+
+
+@pytest.mark.parametrize("marks", GEMMA, ids=["gemma4", "functiongemma"])
+@pytest.mark.parametrize(
+    "value", ["a C b", "C", "}C", "OxC", "OcC}C", "a, n: C", "}}]", "a, path:", "x,n:1}C b", "]} "]
+)
+def test_the_marks_of_a_block_in_a_string_are_data(marks: tuple[str, str, str], value: str) -> None:
+    opener, quote, closer = marks
+    name = "gemma4" if opener == "<|tool_call>" else "functiongemma"
+    text = value.replace("O", opener).replace("C", closer)
+    calls = f"{opener}call:put{{path:{quote}{text}{quote},tags:[{quote}{text}{quote}]}}{closer}"
+    check(name, calls, [("put", {"path": text, "tags": [text]})])
+
+
+@pytest.mark.parametrize("deep", [70, 2_000])
+@pytest.mark.parametrize("opener", ["[", "{a:", "[{a:", "[[{a:"])
+@pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
+def test_brackets_in_brackets_end_somewhere(name: str, opener: str, deep: int) -> None:
+    block = toolcall.get_format(name).blocks[0]
+    text = f"{block.opener}call:put{{opts:{opener * deep}1"
+    answer = toolcall.parse(text, TOOLS, format=name)
+    assert (answer.tool_calls, answer.content) == ((), text)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "calls"),
     [

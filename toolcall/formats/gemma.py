@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolcall.format import Format
 from toolcall.syntax import Block, JsonCalls, LooseCalls
 
-_CALLS = LooseCalls(lead="call:", quote_mark='<|"|>', closer="<tool_call|>")
+_CALLS = LooseCalls(lead="call:", quote_mark='<|"|>', opener="<|tool_call>", closer="<tool_call|>")
 GEMMA4 = Format(
     name="gemma4",
     families="Gemma 4",
@@ -23,7 +23,13 @@ GEMMA4 = Format(
     template_signs=("<|tool_call>",),
 )
 
-_FUNCTION = LooseCalls(lead="call:", quote_mark="<escape>", closer="<end_function_call>", typed_strings=True)
+_FUNCTION = LooseCalls(
+    lead="call:",
+    quote_mark="<escape>",
+    opener="<start_function_call>",
+    closer="<end_function_call>",
+    typed_strings=True,
+)
 FUNCTION_GEMMA = Format(
     name="functiongemma",
     families="FunctionGemma",

@@ -7,8 +7,9 @@ braces, adds a namespace, and quotes as JSON, Python and JavaScript do: all of t
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from toolcall.json_stream import MAX_WORD
 from toolcall.json_strings import checked, read_string, read_text
@@ -31,14 +32,12 @@ from toolcall.output import CallWriter, Output
 from toolcall.schema import ParamType, SchemaNode, Tool, to_json
 from toolcall.syntax.block import Options
 from toolcall.syntax.json_calls import ARGUMENT_KEYS
+from toolcall.syntax.loose_strings import QuotedString
 
 MAX_DEPTH = 64
 LOOK_AHEAD = 128
 _NULLS = ("null", "None")
 _COLON = Markers((":", "="))
-_BACKTICK = Markers(("`",), ESCAPED)
-_BARE_END = {False: re.compile(r"[,}\]]"), True: re.compile(r"[,}\])]")}
-"""By whether the value stands in parentheses."""
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _NAME = re.compile(r"[\w.:$ -]*")
 _BAD_KEY = re.compile(r"[{}\[\],]")
@@ -52,16 +51,35 @@ _KEY_FOLLOWS = re.compile(r"\s*+(?:[}\])\"'`<]|[\w$./@-]++\s*+[:=])")
 _MAY_GO_ON = re.compile(r"\s*+[\w$./@-]*+\s*+")
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value stands. around: the brackets that it stands in, the innermost first, as they are closed. others:
+    the call's parameters that may follow."""
+
+    around: str
+    others: Collection[str] = ()
+
+    @property
+    def parens(self) -> bool:
+        return self.around == ")"
+
+    def inside(self, close: str) -> _Place:
+        if len(self.around) > MAX_DEPTH:
+            raise NoCall
+        return _Place(close + self.around)
+
+
 @dataclass(frozen=True)
 class LooseCalls:
     """lead NAME "{" KEY ":" VALUE ("," KEY ":" VALUE)* "}"; quote_mark: stands on both sides of a string.
 
-    closer: ends the block, and a call whose brace is missing.
+    opener: begins the block. closer: ends it, and a call whose brace is missing.
     typed_strings: a quoted value is text whose type the schema says (FunctionGemma), not a string by itself.
     """
 
     lead: str
     quote_mark: str
+    opener: str
     closer: str
     typed_strings: bool = False
     foreign: bool = False
@@ -76,7 +94,17 @@ class LooseCalls:
 
     @cached_property
     def _quotes(self) -> Markers:
-        return Markers((self.quote_mark,), ESCAPED)
+        return Markers((self.quote_mark,))
+
+    @cached_property
+    def _in_string(self) -> Mapping[str, Markers]:
+        return {mark: Markers((mark, self.opener, self.closer), ESCAPED) for mark in (self.quote_mark, "`")}
+
+    @cached_property
+    def _bare_end(self) -> Mapping[bool, re.Pattern[str]]:
+        """What ends a value without quotes, by whether it stands in parentheses."""
+        mark = re.escape(self.quote_mark)
+        return {parens: re.compile(rf"[,}}\]{')' if parens else ''}]|{mark}") for parens in (False, True)}
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -108,15 +136,17 @@ class LooseCalls:
         lx.pos += doubled
         close = "}" if doubled else _CLOSERS[opening]
         seen = 0
-        while (yield from self._next(lx, seen, close, self.closer)):
+        others = set(tool.keys)
+        while (yield from self._next(lx, seen, close)):
             key = yield from self._read_key(lx, tool)
+            others.discard(key)
             if not seen and (yield from self._read_wrapped(lx, call, tool, key)):
                 seen = -1
                 continue
             call.put(("{" if not seen else ", ") + quote(key) + ": ")
             seen += 1
             call.commit()
-            yield from self._read_value(lx, call.put, tool.schema_of(key), 0, parens=close == ")")
+            yield from self._read_value(lx, call.put, tool.schema_of(key), _Place(close, others))
         if doubled and (yield from skip_space(lx)) == _CLOSERS[opening]:
             lx.pos += 1
         if seen >= 0:
@@ -129,18 +159,18 @@ class LooseCalls:
         if key not in ARGUMENT_KEYS or not tool.keys or tool.has(key) or (yield from skip_space(lx)) != "{":
             return False
         parts: list[str] = []
-        yield from self._read_value(lx, parts.append, tool.schema, 0)
+        yield from self._read_value(lx, parts.append, tool.schema, _Place("}"))
         text = "".join(parts)
         if (yield from skip_space(lx)) not in ("}", ")") or not is_object(text):
             raise NoCall
         call.put(text)
         return True
 
-    def _next(self, lx: Lexer, seen: int, close: str, closer: str = "") -> Read[bool]:
-        """Whether another member follows; consumes the comma before it or the closing bracket. closer: stands for
-        a bracket that is missing; so does the bracket of what the members stand in."""
+    def _next(self, lx: Lexer, seen: int, close: str) -> Read[bool]:
+        """Whether another member follows; consumes the comma before it or the closing bracket. What ends the block
+        stands for a bracket that is missing; so does the bracket of what the members stand in."""
         char = yield from skip_space(lx)
-        if seen and closer and char == closer[0] and (yield from at_words(lx, (closer,))):
+        if seen and char == self.closer[0] and (yield from at_words(lx, (self.closer,))):
             return False
         if char == "," and seen:
             while char == ",":
@@ -181,63 +211,56 @@ class LooseCalls:
             raise NoCall
         return key
 
-    def _read_value(self, lx: Lexer, put: Put, schema: SchemaNode, depth: int, *, parens: bool = False) -> Read[None]:
+    def _read_value(self, lx: Lexer, put: Put, schema: SchemaNode, place: _Place) -> Read[None]:
         char = yield from skip_space(lx)
         if (yield from at_marker(lx, self._quotes)) is not None:
-            yield from self._read_quoted(lx, put, schema, self._quotes, parens=parens)
+            yield from self._read_quoted(lx, put, schema.type, self._string(self.quote_mark, place))
         elif char == "`":
             lx.pos += 1
-            yield from self._read_quoted(lx, put, schema, _BACKTICK, parens=parens)
+            yield from self._read_quoted(lx, put, schema.type, self._string(char, place))
         elif char and char in "{[":
-            if depth >= MAX_DEPTH:
-                raise NoCall
             lx.pos += 1
-            yield from self._read_members(lx, put, schema, (char, depth + 1))
+            yield from self._read_members(lx, put, schema, place.inside(_CLOSERS[char]))
         elif char and char in "\"'":
-            if (kind := self._typed(schema)) is None:
+            if (kind := self._typed(schema.type)) is None:
                 yield from read_string(lx, put)
             else:
                 put(to_json((yield from read_text(lx)), kind))
         else:
-            yield from self._read_bare(lx, put, schema, (_BARE_END[parens], depth))
+            yield from self._read_bare(lx, put, schema.type, place)
 
-    def _typed(self, schema: SchemaNode) -> ParamType | None:
+    def _typed(self, kind: ParamType) -> ParamType | None:
         """The type that a string is read as; None: it is a string."""
-        kind = schema.type
         if self.typed_strings:
             return None if kind.streams else kind
         return kind if kind.kinds and not kind.kinds & {"string", "any"} else None
 
-    def _read_members(self, lx: Lexer, put: Put, schema: SchemaNode, place: tuple[str, int]) -> Read[None]:
-        opening, depth = place
-        close = _CLOSERS[opening]
-        put(opening)
+    def _read_members(self, lx: Lexer, put: Put, schema: SchemaNode, place: _Place) -> Read[None]:
+        close = place.around[0]
+        put("{" if close == "}" else "[")
         seen = 0
         while (yield from self._next(lx, seen, close)):
             if seen:
                 put(", ")
             seen += 1
             key = ""
-            if opening == "{":
+            if close == "}":
                 key = yield from self._read_key(lx)
                 put(quote(key) + ": ")
-            yield from self._read_value(lx, put, schema.child(key), depth if opening == "{" else -depth)
+            yield from self._read_value(lx, put, schema.child(key), place)
         put(close)
 
-    def _read_quoted(self, lx: Lexer, put: Put, schema: SchemaNode, marks: Markers, *, parens: bool) -> Read[None]:
-        """A mark inside the string is a quote of it."""
+    def _string(self, mark: str, place: _Place) -> QuotedString:
+        goes_on = partial(self._goes_on, pattern=_GOES_ON[place.parens])
+        words = (mark, self.opener, self.closer)
+        return QuotedString(self._in_string[mark], words, place.around, place.others, goes_on)
+
+    def _read_quoted(self, lx: Lexer, put: Put, schema: ParamType, string: QuotedString) -> Read[None]:
         kind = self._typed(schema)
         raw: list[str] = []
         if kind is None:
             put('"')
-        take: Put = raw.append if kind is not None else lambda text: put(escape(text))
-        while True:
-            if (word := (yield from until(lx, marks, take, keep=True))) is None:
-                raise NoCall
-            lx.pos += marks.longest
-            if (yield from self._goes_on(lx, _GOES_ON[parens])):
-                break
-            take('"' if '"' in word else word)
+        yield from string.read(lx, raw.append if kind is not None else lambda text: put(escape(text)))
         put('"' if kind is None else to_json("".join(raw), kind))
 
     def _goes_on(self, lx: Lexer, pattern: re.Pattern[str], behind: int = 0) -> Read[bool]:
@@ -251,8 +274,8 @@ class LooseCalls:
                 return possible and len(rest) < LOOK_AHEAD and not rest.strip()
             yield
 
-    def _read_bare(self, lx: Lexer, put: Put, schema: SchemaNode, place: tuple[re.Pattern[str], int]) -> Read[None]:
-        end, depth = place
+    def _read_bare(self, lx: Lexer, put: Put, schema: ParamType, place: _Place) -> Read[None]:
+        end = self._bare_end[place.parens]
         word: list[str] = []
         while True:
             while (found := end.search(lx.buf, lx.pos)) is None:
@@ -261,15 +284,22 @@ class LooseCalls:
                 yield
             word.append(lx.buf[lx.pos : found.start()])
             lx.pos = found.start()
+            mark = found.group()
             if sum(map(len, word)) > MAX_WORD:
                 raise NoCall
-            if found.group() != "," or depth < 0:
+            if mark == self.quote_mark:  # the end of a string whose beginning is missing
+                lx.pos += len(mark)
+                if (yield from self._goes_on(lx, _GOES_ON[place.parens])):
+                    text, kind = "".join(word).strip(), self._typed(schema)
+                    put(quote(text) if kind is None else to_json(text, kind))
+                    return
+                mark = '"' if '"' in mark else mark
+            elif mark != "," or place.around[0] == "]" or (yield from self._goes_on(lx, _KEY_FOLLOWS, 1)):
                 break
-            if (yield from self._goes_on(lx, _KEY_FOLLOWS, 1)):
-                break
-            lx.pos += 1
-            word.append(",")
-        put(self._bare_json("".join(word).strip(), schema.type))
+            else:
+                lx.pos += 1
+            word.append(mark)
+        put(self._bare_json("".join(word).strip(), schema))
 
     def _bare_json(self, word: str, kind: ParamType) -> str:
         """A value without quotes is of a type that is no string, if the schema has one that fits."""
