@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from engine.kernels.cpu.linear import Context, Format, KernelError, Linear, Rows, Weight, embed_rows, row_bytes
+from engine.kernels.cpu.linear import Context, Format, KernelError, Linear, Rows, Weight, embed_rows
 
 logger = logging.getLogger(__name__)
 
@@ -78,17 +78,18 @@ class DraftHeadWeights:
 class DraftHead:
     """Guesses for the rows of a step. Costs about what a layer of the model costs."""
 
-    def __init__(self, context: Context, weights: DraftHeadWeights, embedding: Weight, head: Weight) -> None:
-        """``embedding`` and ``head``: those of the model, [vocab, hidden]. Raises ValueError or KernelError where the
-        weights are of another model's size."""
-        tokens = weights.tokens
-        if weights.down.n != head.k or not len(tokens) or tokens.min() < 0 or tokens.max() >= head.n:
-            raise ValueError(f"it is for another model than one of {head.n} tokens and {head.k} values")
+    def __init__(
+        self, context: Context, weights: DraftHeadWeights, embedding: Weight, head_rows: Callable[[IntArray], Weight]
+    ) -> None:
+        """``embedding``: that of the model, [vocab, hidden]; ``head_rows`` gives its head's rows of given tokens. Raises
+        ValueError or KernelError where the weights are of another model's size."""
+        tokens, vocab_size, hidden_size = weights.tokens, embedding.n, embedding.k
+        if weights.down.n != hidden_size or not len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
+            raise ValueError(f"it is for another model than one of {vocab_size} tokens and {hidden_size} values")
         self._context, self._embedding, self._tokens = context, embedding, tokens
         self._gate_up = Linear.gate_up(weights.gate, weights.up)
         self._down = Linear.stack([weights.down])
-        rows = head.raw.reshape(-1).view(np.uint8).reshape(head.n, row_bytes(head.fmt, head.k))
-        self._head = Linear.stack([Weight(head.fmt, len(tokens), head.k, rows[tokens])])
+        self._head = Linear.stack([head_rows(tokens)])
 
     @property
     def nbytes(self) -> int:
@@ -122,7 +123,11 @@ class DraftHead:
 
 
 def load_draft_head(
-    context: Context, name: str, directories: Sequence[Path], embedding: Weight, head: Weight
+    context: Context,
+    name: str,
+    directories: Sequence[Path],
+    embedding: Weight,
+    head_rows: Callable[[IntArray], Weight],
 ) -> DraftHead | None:
     """The draft head of the model with this ``fingerprint``; None where no directory has one, or none that fits."""
     for directory in directories:
@@ -130,7 +135,7 @@ def load_draft_head(
         if not path.is_file():
             continue
         try:
-            return DraftHead(context, DraftHeadWeights.read(path), embedding, head)
+            return DraftHead(context, DraftHeadWeights.read(path), embedding, head_rows)
         except (OSError, ValueError, KernelError) as error:
             logger.warning("the draft head %s is not used: %s", path, error)
     return None

@@ -195,7 +195,13 @@ def _draft_head(
     config = checkpoint.config
     name = fingerprint(checkpoint.read("model.norm.weight"), config.vocab_size, config.num_layers)
     trained = [] if cache_home is None else [cache_home() / DRAFT_HEADS]
-    return load_draft_head(context, name, [*trained, BUNDLED], _weight(packer.embedding()), _weight(packer.head()))
+    return load_draft_head(
+        context,
+        name,
+        [*trained, BUNDLED],
+        _weight(packer.embedding()),
+        lambda tokens: _weight(packer.head_rows(tokens)),
+    )
 
 
 def _weight(matrix: Matrix) -> Weight:

@@ -84,15 +84,17 @@ class LinearPacker:
             return _as_matrix(tensor)
         return self._matrix("model.embed_tokens")
 
-    def head(self) -> Matrix:
-        """Rows of the head in the type in which they are packed."""
-        return self._matrix(self._head())
+    def head_rows(self, tokens: npt.NDArray[np.int32]) -> Matrix:
+        """The head's rows of these tokens, in the type in which it is packed."""
+        tensor, wanted = self._checkpoint.raw(f"{self._head()}.weight"), self._type(self._head())
+        rows = RawTensor(tensor.type, (len(tokens), tensor.shape[1]), tensor.data[tokens])
+        return _as_matrix(rows) if rows.type == wanted else self._quantize(rows, wanted)
 
     def _head(self) -> str:
         return "model.embed_tokens" if self._checkpoint.config.tie_word_embeddings else "lm_head"
 
     def _screen(self) -> int:
-        matrix = self.head()
+        matrix = self._matrix(self._head())
         handle = self._lib.cg_linear_create_screen(matrix.type, matrix.rows, matrix.columns, address(matrix.data))
         return int(handle or 0)
 

@@ -67,14 +67,19 @@ def test_guesses_are_those_of_the_network(path, fmt):
     weights = random_weights(1, fmt=fmt)
     checkpoint = open_checkpoint(path)
     packer = LinearPacker(load(), checkpoint, "int8")
-    embedding, head = (native_executor._weight(matrix) for matrix in (packer.embedding(), packer.head()))
+    embedding = native_executor._weight(packer.embedding())
     context = Context(1)
-    draft_head = DraftHead(context, weights, embedding, head)
+    draft_head = DraftHead(
+        context, weights, embedding, lambda tokens: native_executor._weight(packer.head_rows(tokens))
+    )
     rng = np.random.default_rng(2)
     states, tokens = rng.normal(size=(5, HIDDEN)).astype(np.float32), rng.integers(0, VOCAB, 5).astype(np.int32)
     guesses = draft_head.guess(states, tokens, 2)
     gate, up, down = (torch.from_numpy(values(weight)) for weight in (weights.gate, weights.up, weights.down))
-    embeddings, logit_rows = torch.from_numpy(values(embedding)), torch.from_numpy(values(head)[weights.tokens])
+    embeddings, logit_rows = (
+        torch.from_numpy(values(embedding)),
+        torch.from_numpy(checkpoint.read("lm_head.weight")[weights.tokens]),
+    )
     for row in range(5):
         state, token = torch.from_numpy(states[row]), int(tokens[row])
         for guess, probability in guesses[row]:
