@@ -162,6 +162,10 @@ def is_loopback(address: str) -> bool:
         return address in ("", "testclient")
 
 
+_ENDING = ("/abort_request", "/cancel")
+"""Requests that end another: they count against no limit, or a key that has reached it could not."""
+
+
 class AuthMiddleware:
     """Pure ASGI. Raises Unauthorized, Forbidden or RateLimited before the application sees the request."""
 
@@ -182,7 +186,7 @@ class AuthMiddleware:
         context = context_of(scope)
         context.key_digest = digest
         context.tenant = self._tenants.name(digest)
-        if digest is None or scope["method"] != "POST":
+        if digest is None or scope["method"] != "POST" or scope["path"].endswith(_ENDING):
             await self.app(scope, receive, send)
             return
         with self._limiter.admit(digest):

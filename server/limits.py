@@ -93,6 +93,8 @@ RENDER_TIMEOUT = 10.0
 RENDER_OFF_LOOP_CHARS = 64 * 1024
 """Requests whose messages and tools are larger than this are rendered in a worker thread."""
 
+MAX_BACKGROUND = 64
+"""Responses of one key that are made in the background at a time."""
 RESPONSE_STORE_BYTES = 256 * 1024 * 1024
 """Stored responses of all keys; one key may fill a quarter of it."""
 RESPONSE_STORE_SECONDS = 24 * 3600.0

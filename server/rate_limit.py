@@ -57,6 +57,18 @@ class RateLimiter:
         finally:
             running.running -= 1
 
+    @contextmanager
+    def hold(self, key: bytes | None) -> Iterator[None]:
+        """What goes on in the background is one of the requests that ``key`` has at a time."""
+        running = None if key is None else self._refill(self._requests, key, self._requests_per_minute)
+        if running is not None:
+            running.running += 1
+        try:
+            yield
+        finally:
+            if running is not None:
+                running.running -= 1
+
     def charge(self, key: bytes | None, tokens: int) -> None:
         """Take ``tokens`` off the key's minute; nobody's tokens (no key) are not counted."""
         if key is not None and self._tokens_per_minute:

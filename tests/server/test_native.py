@@ -236,6 +236,19 @@ async def test_abort_reaches_only_ones_own_tenant(make_gateway: Callable[..., An
         await answer
 
 
+@pytest.mark.parametrize("limit", [{"max_concurrent_requests": 1}, {"requests_per_minute": 1}])
+async def test_a_key_at_its_limit_can_still_abort(make_gateway: Callable[..., Any], limit: dict[str, int]) -> None:
+    async with make_gateway(SLOW, api_keys=(Secret("one"),), **limit) as gateway:
+        mine = {"authorization": "Bearer one"}
+        answer = asyncio.create_task(post(gateway, "/generate", {"text": "p", "rid": "r"}, **mine))
+        await running(gateway)
+        assert (await post(gateway, "/generate", {"text": "p"}, **mine)).status_code == 429
+        for _ in range(3):
+            assert (await post(gateway, "/abort_request", {"rid": "nobody"}, **mine)).json() == {"aborted": 0}
+        assert (await post(gateway, "/abort_request", {"rid": "r"}, **mine)).json() == {"aborted": 1}
+        await answer
+
+
 @pytest.mark.parametrize("body", [{}, {"rid": ""}, {"rid": "", "abort_all": True}, {"rid": 5}, {"rid": "r" * 257}])
 async def test_abort_refusals(gateway: Gateway, body: Any) -> None:
     assert (await post(gateway, "/abort_request", body)).status_code == 400

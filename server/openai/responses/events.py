@@ -150,13 +150,24 @@ class ResponseEvents:
         self._event(f"response.{response['status']}", response=response)
         return response, self._flush()
 
+    def failed(self, error: ApiError) -> dict[str, Any]:
+        """The response as it is when the generation has failed."""
+        message = error.body()["error"]["message"]
+        shown = {"code": "rate_limit_exceeded" if error.status == 429 else "server_error", "message": message}
+        return self._style.response("failed", self._whole_items(), error=shown)
+
+    def cancelled(self) -> dict[str, Any]:
+        """The response as it is when its client does not want more of it."""
+        return self._style.response("cancelled", self._whole_items())
+
+    def _whole_items(self) -> list[dict[str, Any]]:
+        return [self._style.item(block) for block in self.fold.whole if block is not self.fold.open]
+
     def fail(self, error: ApiError) -> bytes:
         if not self._begun:
             self._begin()
         body = error.body()["error"]
-        shown = {"code": "rate_limit_exceeded" if error.status == 429 else "server_error", "message": body["message"]}
-        output = [self._style.item(block) for block in self.fold.whole if block is not self.fold.open]
-        self._event("response.failed", response=self._style.response("failed", output, error=shown))
+        self._event("response.failed", response=self.failed(error))
         plain = {"code": body["code"], "message": body["message"], "param": body["param"]}
         self._event("error", **plain, error=body)
         return self._flush()

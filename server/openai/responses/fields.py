@@ -13,7 +13,7 @@ from server.openai.fields import refuse_unsupported
 IGNORED: Mapping[str, str] = MappingProxyType(
     {
         "access_programs": "there are none",
-        "background_options": "only with background",
+        "background_options": "there is one completion window, soonest",
         "client_metadata": "not kept",
         "context_management": "nothing is compacted; too long a context is a 400",
         "image": "no images are read",
@@ -33,7 +33,6 @@ IGNORED: Mapping[str, str] = MappingProxyType(
 
 REFUSED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
-        "background": (False,),
         "prompt": (),
         "messages": (),
         "response_format": (),

@@ -19,19 +19,20 @@ from starlette.responses import Response
 from server.blocks import BlockFold
 from server.body import convert
 from server.constraints import OutputShape, parse_structured_outputs
-from server.context import context_of
+from server.context import RequestContext, context_of
 from server.disconnect import unless_disconnected
-from server.errors import BadRequest, Unsupported, invalid
+from server.errors import BadRequest, invalid
 from server.fields import check_choice
 from server.generation import Generation, Usage
 from server.json_response import json_response
 from server.openai.chat import EFFORTS
 from server.openai.logprobs import chat_logprobs
+from server.openai.responses.background import Background, Job
 from server.openai.responses.conversations import Conversations, conversation_id
 from server.openai.responses.events import ResponseEvents, ResponseStyle, complete
 from server.openai.responses.fields import refuse_fields
 from server.openai.responses.input import read_items, to_messages
-from server.openai.responses.items import page, parsed, resolved
+from server.openai.responses.items import parsed, resolved
 from server.openai.responses.store import ResponseNotFound, ResponseStore, StoredResponse
 from server.openai.responses.tools import (
     Declared,
@@ -47,7 +48,7 @@ from server.openai.types.responses import ResponsesRequest
 from server.param_names import Rename, renamed, tool_path
 from server.planner import Conversation, template_kwargs
 from server.services import Services, body_size
-from server.streaming import EventStream
+from server.streaming import COMMENT, EventStream
 
 _SUMMARIES = ("auto", "concise", "detailed")
 _LOGPROBS = "message.output_text.logprobs"
@@ -70,9 +71,10 @@ class _Call:
 class ResponsesHandler:
     """Turns one Responses request into one engine request, and engine text into items or events."""
 
-    def __init__(self, services: Services, store: ResponseStore) -> None:
+    def __init__(self, services: Services, store: ResponseStore, background: Background) -> None:
         self._services = services
         self._store = store
+        self._background = background
         self._conversations = Conversations(store)
 
     async def answer(self, request: Request) -> Response:
@@ -86,6 +88,8 @@ class ResponsesHandler:
         context = context_of(request.scope)
         context.response_id = call.style.fields["id"]
         generation = Generation(services, plan, context, call.rename)
+        if call.request.background:
+            return self._in_background(call, generation, context)
         if call.request.stream:
             events = ResponseEvents(call.style)
             chunks = generation.stream(events.write, partial(self._end, call, events, generation.usage))
@@ -93,6 +97,16 @@ class ResponsesHandler:
         fold = BlockFold(logprobs=call.style.logprobs is not None)
         answer = generation.fold(fold.add, partial(self._whole, call, fold))
         return json_response(await unless_disconnected(request.receive, answer))
+
+    def _in_background(self, call: _Call, generation: Generation, context: RequestContext) -> Response:
+        self._background.check_room(call.tenant)
+        events = ResponseEvents(call.style)
+        chunks = generation.stream(events.write, partial(self._end, call, events, generation.usage))
+        job = Job(call.style.response("queued"), events, [] if call.request.stream else None)
+        self._background.start(job, chunks, partial(self._store_state, call), context)
+        if call.request.stream:
+            return EventStream(job.follow(), idle_chunk=lambda: COMMENT, pace=self._services.pace)
+        return json_response(job.response)
 
     async def count_tokens(self, request: Request) -> Response:
         """POST /v1/responses/input_tokens."""
@@ -118,8 +132,12 @@ class ResponsesHandler:
         own, output = orjson.dumps(call.items), orjson.dumps(response["output"])
         if call.conversation_id is not None:
             self._conversations.extend(call.tenant, call.conversation_id, own, output)
-        if call.request.store is False:
-            return
+        if call.request.store is not False:
+            self._store_state(call, response)
+
+    def _store_state(self, call: _Call, response: dict[str, Any]) -> None:
+        """Keep the response as it is."""
+        own, output = orjson.dumps(call.items), orjson.dumps(response["output"])
         item_ids = tuple(item["id"] for item in (*call.items, *response["output"]))
         entry = StoredResponse(response["id"], orjson.dumps(response), own, (*call.turns, own, output), item_ids)
         self._store.put(call.tenant, entry)
@@ -133,6 +151,8 @@ class ResponsesHandler:
         services.model(asked.model)
         check_common(asked)
         _check_truncation(asked.truncation)
+        if asked.background and asked.store is False:
+            raise BadRequest("A response in the background must be stored.", param="background")
         items = await resolved(read_items(asked.input, continues=_continues(asked)), self._store, context.tenant)
         turns = self._turns(context.tenant, asked)
         history = await parsed(turns)
@@ -166,6 +186,8 @@ class ResponsesHandler:
             return self._conversations.get(tenant, conversation, "conversation").turns
         if previous is None:
             return ()
+        if self._background.find(tenant, previous) is not None:
+            raise BadRequest("The previous response is still in progress.", param="previous_response_id")
         try:
             return self._store.get(tenant, previous).turns
         except ResponseNotFound:
@@ -204,7 +226,7 @@ def _fields(asked: ResponsesRequest, model: str) -> dict[str, Any]:
         "object": "response",
         "created_at": int(time.time()),
         "status": "in_progress",
-        "background": False,
+        "background": bool(asked.background),
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
@@ -271,31 +293,3 @@ def _effort(reasoning: Mapping[str, Any] | None) -> str | None:
 def _check_truncation(value: str | None) -> None:
     if value not in (None, "auto", "disabled"):
         raise invalid("truncation", "'auto' or 'disabled' is expected")
-
-
-class StoredResponses:
-    """GET and DELETE of stored responses and of their input."""
-
-    def __init__(self, store: ResponseStore) -> None:
-        self._store = store
-
-    async def retrieve(self, request: Request) -> Response:
-        if request.query_params.get("stream", "false").lower() not in ("", "false", "0"):
-            raise Unsupported("stream", "'stream' is not supported here: only background responses could be resumed.")
-        return Response(self._get(request).response, media_type="application/json")
-
-    async def delete(self, request: Request) -> Response:
-        response_id = request.path_params["response_id"]
-        self._store.delete(context_of(request.scope).tenant, response_id)
-        return json_response({"id": response_id, "object": "response", "deleted": True})
-
-    async def cancel(self, request: Request) -> Response:
-        self._get(request)
-        raise BadRequest("Only background responses can be cancelled.", param="response_id")
-
-    async def input_items(self, request: Request) -> Response:
-        """The request's own input, newest first unless ``order=asc``, ``limit`` (20) of them ``after`` an id."""
-        return json_response(page(orjson.loads(self._get(request).input), request.query_params))
-
-    def _get(self, request: Request) -> StoredResponse:
-        return self._store.get(context_of(request.scope).tenant, request.path_params["response_id"])

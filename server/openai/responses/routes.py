@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from server.openai.responses.background import Background
 from server.openai.responses.conversations import ConversationsHandler
-from server.openai.responses.handler import ResponsesHandler, StoredResponses
+from server.openai.responses.handler import ResponsesHandler
 from server.openai.responses.store import ResponseStore
+from server.openai.responses.stored import StoredResponses
 from server.openai.types.conversations import (
     ConversationBody,
     ConversationItemBody,
@@ -42,7 +44,8 @@ def responses_router(services: Services) -> APIRouter:
 
 
 def _add_responses(router: APIRouter, services: Services, store: ResponseStore) -> None:
-    handler, stored = ResponsesHandler(services, store), StoredResponses(store)
+    background = Background(services, store)
+    handler, stored = ResponsesHandler(services, store, background), StoredResponses(services, store, background)
     answer = openapi_body(ResponsesRequest, ResponseBody, streams=True)
     count = openapi_body(ResponsesRequest, InputTokensBody)
     response, deleted = openapi_answer(ResponseBody), openapi_answer(DeletedResponseBody)

@@ -16,7 +16,8 @@ from server.errors import NotFound, quote
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
     """response, input: JSON. turns: JSON lists of items, from the conversation's start to this response's output.
-    item_ids: of its own input and output. conversation: it is one, and no response."""
+    item_ids: of its own input and output. conversation: it is one, and no response. events: of a stream that was made
+    in the background, each at the place of its sequence number."""
 
     id: str
     response: bytes
@@ -24,11 +25,13 @@ class StoredResponse:
     turns: tuple[bytes, ...]
     item_ids: tuple[str, ...] = ()
     conversation: bool = False
+    events: tuple[bytes, ...] = ()
 
     @property
     def size(self) -> int:
         names = sum(_ID_BYTES + len(item_id) for item_id in self.item_ids)
-        return len(self.response) + len(self.input) + sum(map(len, self.turns)) + names
+        events = sum(_EVENT_BYTES + len(event) for event in self.events)
+        return len(self.response) + len(self.input) + sum(map(len, self.turns)) + names + events
 
     @property
     def own_turns(self) -> tuple[bytes, ...]:
@@ -38,6 +41,8 @@ class StoredResponse:
 
 _ID_BYTES = 256
 """What it costs to find an item by its id."""
+_EVENT_BYTES = 64
+"""What an event costs beyond its own bytes."""
 
 
 class ResponseNotFound(NotFound):

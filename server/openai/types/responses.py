@@ -24,6 +24,7 @@ class ResponsesRequest(SamplingFields, kw_only=True, frozen=True):
     conversation: str | dict[str, Any] | None = None
     """An id, or an object with one."""
     store: bool | None = None
+    background: bool | None = None
 
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None

@@ -179,7 +179,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0].summary"),
     ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
     ({"reasoning": {"generate_summary": 5}}, "reasoning.generate_summary"),
-    ({"background": True}, "background"), ({"conversation": {"id": 5}}, "conversation.id"), ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"),
+    ({"background": True, "store": False}, "background"), ({"background": "x"}, "background"), ({"conversation": {"id": 5}}, "conversation.id"), ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"),
     ({"thread": {"type": "create"}}, "thread"), ({"max_tokens": 5}, "max_tokens"), ({"n": 2}, "n"),
     ({"response_format": {"type": "json_object"}}, "response_format"), ({"messages": [USER]}, "messages"),
     ({"max_output_tokens": -1}, "max_output_tokens"), ({"max_output_tokens": 0}, "max_output_tokens"),

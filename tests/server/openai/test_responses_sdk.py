@@ -148,7 +148,7 @@ def test_errors_raise_their_classes(client: openai.OpenAI) -> None:
         client.responses.create(model="test-model", input="hi", previous_response_id="resp_1")
     assert refused.value.code == "previous_response_not_found"
     with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(model="test-model", input="hi", background=True)
+        client.responses.create(model="test-model", input="hi", background=True, store=False)
     assert refused.value.param == "background"
     with pytest.raises(openai.NotFoundError):
         client.responses.cancel("resp_1")
