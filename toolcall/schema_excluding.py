@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from toolcall.regex_dialect import translated, written
@@ -12,6 +13,10 @@ _TYPES = ("string", "number", "boolean", "object", "array", "null")
 _COMPOSING = frozenset(("$ref", "$dynamicRef", "anyOf", "oneOf", "allOf"))
 _MAX_NUMBERS = 32
 _MAX_CHARACTERS = 4_000
+_MAX_PATTERN = 32_000
+_MAX_DEPTH = 60
+"""Brackets in brackets: each is up to four of the 250 that the compiler allows."""
+_STEPS = {"(": 1, ")": -1}
 
 
 def without_values(schema: dict[str, Any]) -> None:
@@ -87,14 +92,21 @@ def _other_numbers(kind: str, barred: Collection[float]) -> list[dict[str, Any]]
 
 def other_texts(texts: Collection[str]) -> str | None:
     """A pattern of all texts but these; None where it would be long."""
+    if sum(map(len, texts)) > _MAX_CHARACTERS:
+        return None
     tree: dict[str, Any] = {}
     for text in texts:
         node = tree
         for char in text:
             node = node.setdefault(char, {})
         node[""] = {}
-    pattern = f"^{_other(tree)}$" if sum(map(len, texts)) <= _MAX_CHARACTERS else ""
-    return pattern or None
+    pattern = f"^{_other(tree)}$"
+    return pattern if len(pattern) <= _MAX_PATTERN and _depth(pattern) <= _MAX_DEPTH else None
+
+
+def _depth(pattern: str) -> int:
+    """How many brackets stand in one another, as good as the compiler counts them."""
+    return max(accumulate(_STEPS.get(char, 0) for char in pattern))
 
 
 def _other(node: Mapping[str, Any]) -> str:
@@ -102,9 +114,33 @@ def _other(node: Mapping[str, Any]) -> str:
     following = {char: after for char, after in node.items() if char}
     if not following:
         return "(?s:.+)"
-    parts = [translated(f"[^{''.join(written(ord(char)) for char in following)}]") + "(?s:.*)"]
-    parts += [written(ord(char)) + _other(after) for char, after in following.items()]
+    parts = [_but("".join(following))]
+    for char, after in following.items():
+        run = ""
+        while len(after) == 1 and "" not in after:
+            ((step, after),) = after.items()
+            run += step
+        rest = _literal(run) + _other(after)
+        parts.append(_literal(char) + (f"(?:{_leaving(run)}|{rest})" if run else rest))
     return f"(?:{'|'.join(parts)}){'' if '' in node else '?'}"
+
+
+def _leaving(run: str) -> str:
+    """Texts that do not begin like this one: the beginnings of it, and what goes on otherwise. Halved, for the compiler
+    counts brackets in brackets."""
+    if len(run) == 1:
+        return f"(?:{_but(run)})?"
+    first, second = run[: len(run) // 2], run[len(run) // 2 :]
+    return f"(?:{_leaving(first)}|{_literal(first)}{_leaving(second)})"
+
+
+def _but(chars: str) -> str:
+    """Texts that begin with none of these characters."""
+    return translated(f"[^{_literal(chars)}]") + "(?s:.*)"
+
+
+def _literal(text: str) -> str:
+    return "".join(written(ord(char)) for char in text)
 
 
 def without_names(schema: dict[str, Any]) -> None:

@@ -242,6 +242,36 @@ def test_objects_are_closed_where_that_only_narrows() -> None:
     ]
 
 
+@pytest.mark.parametrize("size", [90, 300, 900])
+def test_a_long_text_is_held_like_a_short_one(size: int) -> None:
+    rng = random.Random(size)
+    long = "".join(rng.choice('abcdef "é') if size < 900 else rng.choice("abcdef") for _ in range(size))
+    excluded = one({"type": "string", "not": {"enum": [long, "x"]}})
+    named = one({"type": "object", "properties": {long: INTEGER}, "required": [long, "x"]})
+    for schema, value, fits in (
+        (excluded, long[:-1], True),
+        (excluded, f"{long}b", True),
+        (excluded, f"{long[:40]}x", True),
+        (excluded, long, False),
+        (named, {long: 1, "x": 2, long[:-1]: "b"}, True),
+        (named, {long: "b", "x": 2}, False),
+    ):
+        tools = [ConstrainedTool("f", schema)]
+        spec = build_constraint(ConstraintRequest(format="hermes", tools=tools, choice="required"))
+        assert spec is not None
+        assert follows(spec, call(schema, value)) is fits
+
+
+def test_a_text_that_is_too_long_gives_up_for_itself_alone() -> None:
+    long = "a" * 5_000
+    root = one({"type": "string", "not": {"const": long}})
+    root["properties"]["q"] = {"type": "object", "properties": {"k": STRING}}
+    found = narrowed(root)["properties"]
+    assert (found["p"]["not"], found["q"]["additionalProperties"]) == ({"const": long}, False)
+    chain = [long[:size] for size in range(1, 80)]
+    assert "not" in narrowed(one({"type": "string", "not": {"enum": chain}}))["properties"]["p"]
+
+
 def test_narrowing_twice_is_narrowing_once(engine: LLGuidanceBackend) -> None:
     for schema, *_ in HELD.values():
         once = narrowed(schema)
