@@ -76,8 +76,8 @@ class CallStyle:
     calls are numbered, {index}. trigger: the text that opens a call in free text; the text of the first call
     begins with it. arguments: None for a JSON object.
     thought: (start, end) of reasoning that precedes calls inside the same turn, where it is not the model's
-    ordinary reasoning format (harmony). single: at most one call per turn. strays: models that are asked in this
-    format are known to write the bare JSON object, in a ```json fence or without one, so a forced call may too.
+    ordinary reasoning format (harmony). single: at most one call per turn. fenced: in a ```json fence calls may stand
+    behind text too. strays: models that are asked in this format are known to write the bare JSON object, in a ```json fence or without one, so a forced call may too.
     """
 
     call: str
@@ -88,6 +88,7 @@ class CallStyle:
     arguments: TaggedArguments | None = None
     thought: tuple[str, str] | None = None
     single: bool = False
+    fenced: bool = False
     strays: bool = False
 
     @property
@@ -291,7 +292,7 @@ STYLES: Mapping[str, CallStyle] = MappingProxyType(
         "hunyuan_a13b": _json_list("<tool_calls>", "</tool_calls>"),
         "ernie45": _hermes("<tool_call>", "</tool_call>"),
         "phi4_mini_json": _json_list("functools"),
-        "xlam": _json_list(""),
+        "xlam": replace(_json_list(""), fenced=True),
     }
 )
 """By the canonical format names of toolcall.registry. minimax_m3 and muse_glimmer nest or address their calls in

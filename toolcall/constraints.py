@@ -152,6 +152,9 @@ def _triggered(request: ConstraintRequest, style: CallStyle, tools: Sequence[Con
         triggers = [style.opening + _head(style, tool.name) for tool in tools[:MAX_BARE_TOOLS]]
         if style.arguments is None:
             triggers, bare = [], triggers
+    if style.fenced:
+        bodies.append(f'"```json" WS? {bodies[0]}')
+        triggers += [f"```json{head}" for head in bare]
     if request.rescue and len(tools) <= MAX_BARE_TOOLS:
         bodies.append(builder.bare(tools))
         bare += [f'{{"name":"{tool.name}","{key}"' for tool in tools for key in ("arguments", "parameters")]

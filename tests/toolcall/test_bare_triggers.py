@@ -63,10 +63,18 @@ def test_constrained_where_the_parser_reads_a_call(engine, name, before):
     matcher = matcher_of(engine, name)
     write(matcher, before + call[: call.index("x")])
     read = parsed(before + call, name) == 1
-    if name == "xlam" and before.startswith("For example"):  # a list in a fence is read behind prose, but not held to
-        assert read
-        return
     assert matcher.fill_mask(MASK) == read, before
+
+
+def test_a_list_in_a_fence_behind_text_is_held_to_its_end_and_the_text_behind_it_is_free(engine):
+    matcher = matcher_of(engine, "xlam")
+    call = '{"name": "f", "arguments": {"city": "x"}}'
+    write(matcher, f"So:\n```json\n[{call}, {call}]\n```\nOk? {{}}\n```json\n[")
+    assert not matcher.fill_mask(MASK)
+    write(matcher, '1, 2]\n```\n```json\n[{"name": "f", "arguments": {"')
+    assert matcher.fill_mask(MASK)
+    write(matcher, "city")
+    assert not matcher.accept(encode("town")[0])
 
 
 @pytest.mark.parametrize("between", ["\n", "", ", ", "; ", " and then ", "\n\nOr:\n"])
