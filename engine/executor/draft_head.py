@@ -81,7 +81,7 @@ class DraftHead:
     def __init__(
         self, context: Context, weights: DraftHeadWeights, embedding: Weight, head_rows: Callable[[IntArray], Weight]
     ) -> None:
-        """``embedding``: that of the model, [vocab, hidden]; ``head_rows`` gives its head's rows of given tokens. Raises
+        """``embedding``: that of the model, [vocab, hidden]; ``head_rows`` gives its head's rows of tokens. Raises
         ValueError or KernelError where the weights are of another model's size."""
         tokens, vocab_size, hidden_size = weights.tokens, embedding.n, embedding.k
         if weights.down.n != hidden_size or not len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
