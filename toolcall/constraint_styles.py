@@ -77,7 +77,8 @@ class CallStyle:
     begins with it. arguments: None for a JSON object.
     thought: (start, end) of reasoning that precedes calls inside the same turn, where it is not the model's
     ordinary reasoning format (harmony). single: at most one call per turn. fenced: in a ```json fence calls may stand
-    behind text too. strays: models that are asked in this format are known to write the bare JSON object, in a ```json fence or without one, so a forced call may too.
+    behind text too. strays: models that are asked in this format are known to write the bare JSON object, in a ```json
+    fence or without one, so a forced call may too.
     """
 
     call: str
