@@ -15,7 +15,7 @@ from typing import Any
 
 from server import limits
 from server.context import RequestContext
-from server.errors import RateLimited
+from server.errors import RateLimited, TooLarge
 from server.middleware import as_error
 from server.openai.responses.events import ResponseEvents
 from server.openai.responses.store import ResponseStore
@@ -33,6 +33,7 @@ class Job:
     response: dict[str, Any]
     events: ResponseEvents
     kept: list[bytes] | None
+    size: int = 0
     task: asyncio.Task[None] | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -41,6 +42,7 @@ class Job:
             self.response = {**self.response, "status": "in_progress"}
         if self.kept is not None:
             self.kept += [event + b"\n\n" for event in chunk.split(b"\n\n")[:-1]]
+            self.size += len(chunk)
         self.wake()
 
     def wake(self) -> None:
@@ -90,6 +92,7 @@ class Background:
                 async with aclosing(chunks):
                     async for chunk in chunks:
                         job.push(chunk)
+                        self._check_size(context.tenant)
         except asyncio.CancelledError:
             keep(job.events.cancelled())
             raise
@@ -97,6 +100,11 @@ class Background:
             error = as_error(exc, context.request_id)
             keep(job.events.failed(error))
             job.push(job.events.fail(error))
+
+    def _check_size(self, tenant: str) -> None:
+        """Raises TooLarge where a key's events are more than it may keep."""
+        if sum(job.size for (owner, _), job in self._jobs.items() if owner == tenant) > self._store.share(tenant):
+            raise TooLarge("The events of this response are more than can be kept.")
 
     def _ended(self, key: tuple[str, str]) -> None:
         """Its events stay as long as the response."""

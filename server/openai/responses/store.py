@@ -81,10 +81,14 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def share(self, tenant: str) -> int:
+        """Bytes that one key may fill."""
+        return self._max_bytes // 4 if tenant else self._max_bytes
+
     def put(self, tenant: str, entry: StoredResponse) -> bool:
         """Keep an entry, in place of one with its id, dropping what is too old and then the oldest; one that is too
         large alone is not kept. Returns whether it is."""
-        share = self._max_bytes // 4 if tenant else self._max_bytes
+        share = self.share(tenant)
         self._expire()
         if entry.size > share:
             return False

@@ -222,6 +222,18 @@ async def test_so_many_at_a_time(make_gateway: Callable[..., Any], monkeypatch: 
         assert gateway.engine.running == 0
 
 
+async def test_events_are_bounded_in_bytes(make_gateway: Callable[..., Any]) -> None:
+    """What is not kept as a stream has no such bound."""
+    long = Reply("word " * 1200, chunk=5)
+    async with make_gateway(long, response_store_bytes=100_000) as gateway:
+        streamed = events((await ask(gateway, background=True, stream=True)).text)
+        assert [event["type"] for event in streamed[-2:]] == ["response.failed", "error"]
+        assert sum(len(str(event)) for event in streamed) < 200_000
+        assert (await ended(gateway, streamed[0]["response"]["id"]))["status"] == "failed"
+        assert gateway.engine.running == 0
+        assert (await ended(gateway, (await begun(gateway))["id"]))["status"] == "completed"
+
+
 async def test_the_sdk(make_gateway: Callable[..., Any]) -> None:
     async with make_gateway(SLOW) as gateway:
         http = httpx.AsyncClient(transport=httpx.ASGITransport(app=gateway.app, client=("127.0.0.1", 1)))
