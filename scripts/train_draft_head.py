@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=200_000, help="that the model writes to learn from (200000)")
     parser.add_argument("--max-length", type=int, default=320, help="of an answer (320)")
     parser.add_argument("--prompts", type=Path, help="JSON lines, each a text or a list of messages; default: our own")
-    parser.add_argument("--vocabulary", type=int, default=8192, help="tokens that can be guessed (8192)")
+    parser.add_argument("--vocabulary", type=int, default=4096, help="tokens that can be guessed (4096)")
     parser.add_argument("--inner", type=int, default=0, help="width of the network; default: the model's hidden size")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--format", default="Q8_0", choices=("Q8_0", "Q4_0", "Q4_1"), help="of the weights (Q8_0)")

@@ -95,22 +95,17 @@ class DraftHead:
     def nbytes(self) -> int:
         return self._gate_up.nbytes + self._down.nbytes + self._head.nbytes
 
-    def guess(self, states: FloatArray, tokens: IntArray, depth: int) -> list[tuple[tuple[int, float], ...]]:
-        """For each row up to ``depth`` tokens that may follow ``tokens`` [R], and what probability each is given, those
-        before it standing. ``states`` [R, H]: the ones, after the final norm, whose logits gave ``tokens``."""
-        guesses: list[list[tuple[int, float]]] = [[] for _ in tokens]
+    def guess(self, states: FloatArray, tokens: IntArray) -> list[tuple[int, float]]:
+        """For each row the token that may follow ``tokens`` [R], and how likely it is. ``states`` [R, H]: those, after
+        the final norm, whose logits gave ``tokens``."""
         table = self._embedding
-        for _ in range(depth):
-            embedded = embed_rows(table.fmt, table.raw, table.n, table.k, tokens)
-            states = self._advance(np.concatenate([states, embedded], axis=1))
-            logits = self._head.forward(self._context, Rows.of(self._context, self._head.rows_kind, states))
-            best = logits.argmax(1)
-            tokens = self._tokens[best]
-            logits -= logits[np.arange(len(best)), best][:, None]
-            probabilities = 1.0 / np.exp(logits, out=logits).sum(1)
-            for row, token, probability in zip(guesses, tokens.tolist(), probabilities.tolist(), strict=True):
-                row.append((token, probability if probability == probability else 0.0))
-        return [tuple(row) for row in guesses]
+        embedded = embed_rows(table.fmt, table.raw, table.n, table.k, tokens)
+        following = self._advance(np.concatenate([states, embedded], axis=1))
+        logits = self._head.forward(self._context, Rows.of(self._context, self._head.rows_kind, following))
+        best = logits.argmax(1)
+        logits -= logits[np.arange(len(best)), best][:, None]
+        probabilities = np.nan_to_num(1.0 / np.exp(logits, out=logits).sum(1))
+        return list(zip(self._tokens[best].tolist(), probabilities.tolist(), strict=True))
 
     def _advance(self, inputs: FloatArray) -> FloatArray:
         rows = Rows.of(self._context, self._gate_up.rows_kind, inputs)

@@ -25,15 +25,15 @@ class RowOutput:
     prompt_logprobs: for a row with ``req.wants_prompt_logits``, of tokens ``start + 1 .. end`` as far as they are
     prompt. embedding: for a row with ``req.embeds``, the mean over the row's tokens of the last hidden state
     (after the final norm); the scheduler joins chunks and L2-normalises.
-    guesses: what a draft head makes of the step, up to ``ScheduleBatch.head_depth`` tokens that may follow and the
-    probability of each, where the executor has one.
+    guess: the token that may follow and how likely it is, where ``ScheduleBatch.wants_guesses`` and the executor has a
+    draft head.
     """
 
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     embedding: tuple[float, ...] | None = None
-    guesses: tuple[tuple[int, float], ...] = ()
+    guess: tuple[int, float] | None = None
     error: str | None = None
     error_status: int = 500
 
@@ -64,9 +64,9 @@ def with_guesses(
     rows: Sequence[RowOutput],
     batch: ScheduleBatch,
     states: npt.NDArray[np.float32],
-    guess: Callable[[npt.NDArray[np.float32], npt.NDArray[np.int32], int], Sequence[tuple[tuple[int, float], ...]]],
+    guess: Callable[[npt.NDArray[np.float32], npt.NDArray[np.int32]], Sequence[tuple[int, float]]],
 ) -> tuple[RowOutput, ...]:
-    """Rows that wrote a token get ``guess(states [R, H], tokens [R], depth)`` of their last token and of the state that
+    """Rows that wrote a token get ``guess(states [R, H], tokens [R])`` of their last token and of the state that
     gave it. ``states`` [L, H] are those of all logits."""
     out, end = list(rows), 0
     wrote: list[int] = []
@@ -78,8 +78,8 @@ def with_guesses(
             places.append(end - 2 - len(row.draft) + len(output.token_ids))
     if wrote:
         tokens = np.array([rows[index].token_ids[-1] for index in wrote], np.int32)
-        for index, guesses in zip(wrote, guess(states[places], tokens, batch.head_depth), strict=True):
-            out[index] = replace(rows[index], guesses=guesses)
+        for index, found in zip(wrote, guess(states[places], tokens), strict=True):
+            out[index] = replace(rows[index], guess=found)
     return tuple(out)
 
 

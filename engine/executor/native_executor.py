@@ -143,7 +143,7 @@ class NativeExecutor:
             masks = self._sampler.masks(batch)
             count = len(forward_batch.logits_index)
             best, states = np.empty(count, np.int32), None
-            if self._draft_head is not None and batch.head_depth:
+            if self._draft_head is not None and batch.wants_guesses:
                 states = np.empty((count, self.model_config.hidden_size), np.float32)
             logits = self.model.forward(
                 forward_batch,

@@ -49,12 +49,12 @@ def make_row(req: Req, num_known: int, draft: tuple[int, ...] = ()) -> BatchRow:
 class ScheduleBatch(msgspec.Struct, frozen=True):
     """Rows in scheduling order; the same order on every rank. Never empty when it reaches an executor.
 
-    head_depth: how many guesses in a row a draft head is asked for, for every row that samples.
+    wants_guesses: a draft head is asked what follows what the rows write.
     """
 
     rows: tuple[BatchRow, ...]
     page_size: int
-    head_depth: int = 0
+    wants_guesses: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -220,8 +220,8 @@ class Scheduler:
             return None
         self.num_steps += 1
         self._ratio.step()
-        head_depth = self._drafters.head_depth(row.samples for row in rows.values())
-        return ScheduleBatch(tuple(rows.values()), self.kv.page_size, head_depth)
+        guesses = self._drafters.wants_guesses(row.samples for row in rows.values())
+        return ScheduleBatch(tuple(rows.values()), self.kv.page_size, guesses)
 
     def _schedule_decodes(self, rows: dict[str, BatchRow], budget: int) -> int:
         """One token for every decoding row, then forced tokens and drafts as the budget allows (half of it where
@@ -229,7 +229,7 @@ class Scheduler:
         drafts = self.config.max_draft_tokens
         num_tokens = sum(1 for req in self.running if req.decoding)
         expected = float(num_tokens)
-        num_rows, from_head = num_tokens, 0
+        num_rows, from_head = num_tokens, False
         kept = budget - budget // 2 if self.waiting or any(not req.decoding for req in self.running) else 0
         budget -= kept
         for req in list(self.running):
@@ -251,9 +251,8 @@ class Scheduler:
             expected += sum(draft.chances)
             drafts -= len(draft.tokens)
             budget -= num_extra
-            if draft.from_head:
-                from_head = max(from_head, len(draft.tokens))
-        self._drafters.observe(num_rows, from_head)
+            from_head = from_head or (draft.from_head and bool(draft.tokens))
+        self._drafters.observe(num_rows, drafted=from_head)
         return budget + kept
 
     def _schedule_chunks(self, rows: dict[str, BatchRow], budget: int, admits: bool) -> int:

@@ -9,26 +9,23 @@ from engine.speculative.ngram import MAX_MATCH
 
 _AFTER_MATCH: Final = (0.1, 0.35, 0.45, 0.55, 0.65, 0.7, 0.75, 0.8)
 NUM_BUCKETS: Final = 10
-MAX_DEPTH: Final = 2
-"""Guesses of a draft head in a row."""
 OWN: Final = 0
 """Kinds OWN + 0 to OWN + MAX_MATCH - 1: what followed 1 to MAX_MATCH tokens earlier in the sequence itself."""
 HISTORY: Final = OWN + MAX_MATCH
 """The same in what other requests wrote."""
 HEAD: Final = HISTORY + MAX_MATCH
-"""NUM_BUCKETS kinds for the first guess of a draft head, by the probability that it gives, and as many for the next."""
+"""NUM_BUCKETS kinds for the guess of a draft head, by the probability that it gives."""
 PRIOR: Final = (
     *_AFTER_MATCH,
     *_AFTER_MATCH,
     *(0.8 * (bucket + 0.5) / NUM_BUCKETS for bucket in range(NUM_BUCKETS)),
-    *(0.6 * (bucket + 0.5) / NUM_BUCKETS for bucket in range(NUM_BUCKETS)),
 )
 """Chance of a guess of each kind before any was seen: about that of prose and calls of a 0.5B."""
 
 
-def head_kind(depth: int, probability: float) -> int:
-    """Of guess number ``depth`` (0 is the first) of a draft head that gives it ``probability``."""
-    return HEAD + depth * NUM_BUCKETS + min(NUM_BUCKETS - 1, int(probability * NUM_BUCKETS))
+def head_kind(probability: float) -> int:
+    """Of a guess to which a draft head gives ``probability``."""
+    return HEAD + min(NUM_BUCKETS - 1, int(probability * NUM_BUCKETS))
 
 
 class Acceptance:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.speculative.acceptance import HEAD, HISTORY, MAX_DEPTH, OWN, Acceptance, head_kind
+from engine.speculative.acceptance import HEAD, HISTORY, OWN, Acceptance, head_kind
 from engine.speculative.history import END, Histories, History
 from engine.speculative.ngram import MAX_MATCH, NgramIndex
 
@@ -55,10 +55,9 @@ class Drafter:
         self._size = 0
         self._failed = False
 
-    def hint(self, guesses: Sequence[tuple[int, float]]) -> None:
-        """What a draft head makes of the step that wrote the last token: tokens and the probabilities that it gives."""
-        kinds = [head_kind(depth, probability) for depth, (_, probability) in enumerate(guesses)]
-        self._head = Guesses([token for token, _ in guesses], kinds)
+    def hint(self, token: int, probability: float) -> None:
+        """What a draft head makes of the step that wrote the last token: what may follow, and how likely it is."""
+        self._head = Guesses([token], [head_kind(probability)])
 
     def propose(self, grammar: GrammarMatcher | None = None) -> Draft:
         """Up to ``max_length`` guesses of what follows the last token: of those at hand, the ones of which the first is
@@ -148,8 +147,8 @@ def _kinds(source: int, match: int, count: int) -> list[int]:
 
 
 class HeadGate:
-    """Whether the draft head is asked for its guess at one depth: not where steps hold many sequences, and not while
-    nothing that it says is worth a place in a step."""
+    """Whether the draft head is asked for guesses: not where steps hold many sequences, and not while nothing that it
+    says is worth a place in a step."""
 
     MAX_ROWS = 4
     PATIENCE = 32
@@ -175,7 +174,7 @@ class Drafters:
         self.max_length = max_length
         self._acceptance = Acceptance()
         self._histories = Histories()
-        self._gates = [HeadGate() for _ in range(MAX_DEPTH)]
+        self._gate = HeadGate()
 
     def new(self, tokens: list[int], tenant: str) -> Drafter | None:
         """For a request whose tokens these are."""
@@ -192,15 +191,11 @@ class Drafters:
         """All that was written so far; requests under way keep what they have."""
         self._histories = Histories()
 
-    def head_depth(self, sampled: Iterable[bool]) -> int:
-        """How many guesses in a row the draft head is asked for in a step in which these rows are sampled."""
-        depth, num_rows = 0, sum(sampled)
-        while depth < min(MAX_DEPTH, self.max_length) and self._gates[depth].is_open(num_rows):
-            depth += 1
-        return depth
+    def wants_guesses(self, sampled: Iterable[bool]) -> bool:
+        """Whether the draft head is asked in a step in which these rows are sampled."""
+        return self.max_length > 0 and self._gate.is_open(sum(sampled))
 
-    def observe(self, num_rows: int, num_drafted: int) -> None:
-        """A step of so many decoding rows takes at most ``num_drafted`` of the head's guesses in a row."""
+    def observe(self, num_rows: int, *, drafted: bool) -> None:
+        """A step of so many decoding rows is scheduled; whether one has a guess of the head's."""
         if 0 < num_rows <= HeadGate.MAX_ROWS:
-            for depth, gate in enumerate(self._gates):
-                gate.observe(drafted=num_drafted > depth)
+            self._gate.observe(drafted=drafted)

@@ -74,22 +74,19 @@ def test_guesses_are_those_of_the_network(path, fmt):
     )
     rng = np.random.default_rng(2)
     states, tokens = rng.normal(size=(5, HIDDEN)).astype(np.float32), rng.integers(0, VOCAB, 5).astype(np.int32)
-    guesses = draft_head.guess(states, tokens, 2)
+    guesses = draft_head.guess(states, tokens)
     gate, up, down = (torch.from_numpy(values(weight)) for weight in (weights.gate, weights.up, weights.down))
     embeddings, logit_rows = (
         torch.from_numpy(values(embedding)),
         torch.from_numpy(checkpoint.read("lm_head.weight")[weights.tokens]),
     )
-    for row in range(5):
-        state, token = torch.from_numpy(states[row]), int(tokens[row])
-        for guess, probability in guesses[row]:
-            x = torch.cat([state, embeddings[token]])
-            state = down @ (torch.nn.functional.silu(gate @ x) * (up @ x))
-            expected = torch.softmax(logit_rows @ state, 0)
-            place = weights.tokens.tolist().index(guess)
-            assert expected[place] > 0.97 * expected.max()  # activations are rounded to eight bits on the way
-            assert probability == pytest.approx(float(expected[place]), rel=0.05)
-            token = guess
+    for row, (guess, probability) in enumerate(guesses):
+        x = torch.cat([torch.from_numpy(states[row]), embeddings[tokens[row]]])
+        following = down @ (torch.nn.functional.silu(gate @ x) * (up @ x))
+        expected = torch.softmax(logit_rows @ following, 0)
+        place = weights.tokens.tolist().index(guess)
+        assert expected[place] > 0.97 * expected.max()  # activations are rounded to eight bits on the way
+        assert probability == pytest.approx(float(expected[place]), rel=0.05)
     draft_head.close()
     context.close()
 
@@ -113,19 +110,16 @@ class Perfect:
 
     def __init__(self, answers, wrong=0.0):
         self.answers, self.wrong, self.rng = answers, wrong, np.random.default_rng(3)
-        self.asked = self.depths = 0
+        self.asked = 0
 
-    def guess(self, states, tokens, depth):
+    def guess(self, states, tokens):
         self.asked += len(tokens)
-        self.depths = max(self.depths, depth)
         assert len(states) == len(tokens)
         assert np.isfinite(states).all()
-        return [tuple(self._next(token, depth)) for token in tokens.tolist()]
+        return [self._next(token) for token in tokens.tolist()]
 
-    def _next(self, token, depth):
-        for _ in range(depth):
-            token = self.answers.get(token, 0) if self.rng.random() >= self.wrong else 1
-            yield token, 0.9
+    def _next(self, token):
+        return self.answers.get(token, 0) if self.rng.random() >= self.wrong else 1, 0.9
 
     def close(self):
         pass
@@ -204,7 +198,6 @@ def test_answers_are_the_same_with_and_without(path, wrong, sampling):
     answers, drafted = generate(executor, head, prompts=prompts, **sampling)
     assert answers == without
     assert head.asked > 20
-    assert head.depths == 2
     if wrong == 0.0:
         assert drafted.num_steps < plain.num_steps
     executor._draft_head = None
@@ -255,8 +248,8 @@ def test_one_that_is_never_worth_it_is_asked_no_more(path):
     executor = load_native(path, quantization="int8", pages=128)
 
     class Timid(Perfect):
-        def _next(self, token, depth):
-            return ((1, 0.001) for _ in range(depth))
+        def _next(self, token):
+            return 1, 0.001
 
     head = Timid({})
     generate(executor, head, prompts=[random_tokens(9, seed=seed) for seed in range(3)] * 2, temperature=0.0)

@@ -84,11 +84,11 @@ def test_what_was_verified_must_agree_with_the_draft():
 def test_the_likeliest_first_guess_is_drafted():
     tokens = [1, 2, 3, 4, 5, 9, 3]  # 3 was followed by 4: one token matches
     drafter = drafter_of(tokens)
-    drafter.hint([(70, 0.9), (71, 0.5)])
+    drafter.hint(70, 0.9)
     draft = drafter.propose()
-    assert draft.tokens == (70, 71)
+    assert draft.tokens == (70,)
     assert draft.from_head
-    drafter.hint([(70, 0.01)])
+    drafter.hint(70, 0.01)
     draft = drafter.propose()
     assert draft.tokens[0] == 4
     assert not draft.from_head
@@ -96,7 +96,7 @@ def test_the_likeliest_first_guess_is_drafted():
 
 def test_a_hint_is_for_the_next_token_alone():
     drafter = drafter_of([1, 2, 3])
-    drafter.hint([(70, 0.9)])
+    drafter.hint(70, 0.9)
     assert drafter.propose().tokens == (70,)
     assert drafter.propose().tokens == ()
 
@@ -105,7 +105,7 @@ def test_guesses_that_agree_are_as_long_as_the_longer_and_as_sure_as_the_surer()
     tokens = [1, 2, 3, 4, 5, 9, 3]
     alone = drafter_of(list(tokens)).propose()
     drafter = drafter_of(list(tokens))
-    drafter.hint([(4, 0.9)])
+    drafter.hint(4, 0.9)
     draft = drafter.propose()
     assert draft.tokens == alone.tokens == (4, 5, 9, 3)
     assert draft.chances[0] > 2 * alone.chances[0]
@@ -115,11 +115,11 @@ def test_guesses_that_agree_are_as_long_as_the_longer_and_as_sure_as_the_surer()
 def test_a_head_that_is_wrong_where_it_is_sure_is_believed_less():
     tokens = [1, 2]
     drafter = drafter_of(tokens)
-    drafter.hint([(7, 0.95)])
+    drafter.hint(7, 0.95)
     first = drafter.propose().chances[0]
     for token in range(100, 160):
         tokens.append(token)
-        drafter.hint([(7, 0.95)])
+        drafter.hint(7, 0.95)
         last = drafter.propose().chances[0]
     assert first > 0.6
     assert last < 0.1

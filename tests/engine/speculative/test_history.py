@@ -82,7 +82,7 @@ def test_nothing_is_drafted_where_no_length_is_given():
     drafters = Drafters(0)
     drafters.finished([1, 2, 3, 4, 5], 0, "")
     assert drafters.new([1, 2, 3], "") is None
-    assert drafters.head_depth([True]) == 0
+    assert not drafters.wants_guesses([True])
 
 
 def test_tenants_that_wrote_last_are_remembered(monkeypatch):
