@@ -305,9 +305,12 @@ def _close_all(frame: _Frame, put: Put) -> None:
 
 
 def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable[[], None] | None) -> Read[None]:
+    string = opens_string(lx, char)
+    if string and lx.ends is not None and frame.comma and frame.closers[-2:] == ["}}", "]]"] and not frame.python:
+        yield from _read_element(lx, frame, put)
+        return
     _flush_comma(frame, put)
     begun = commit if commit is not None and frame.closers else _nothing
-    string = opens_string(lx, char)
     inside = frame.closers[-1][0] if frame.closers else ""
     if string or char in "{[(":
         begun()
@@ -329,6 +332,19 @@ def _begin_value(lx: Lexer, frame: _Frame, char: str, put: Put, commit: Callable
         yield from read_atom(lx, put, python=frame.python)
         begun()
     frame.need = "comma"
+
+
+def _read_element(lx: Lexer, frame: _Frame, put: Put) -> Read[None]:
+    """A string in a list in an object: a key of that, where a colon follows, since the list's bracket is missing."""
+    text: list[str] = []
+    space: list[str] = []
+    yield from read_string(lx, text.append, inner=True, inside="]")
+    frame.need = "comma"
+    if (yield from skip_space(lx, space.append)) == ":":
+        put(frame.closers.pop()[1])
+        frame.need = "colon"
+    _flush_comma(frame, put)
+    put("".join(text) + "".join(space).translate(_JSON_SPACE))
 
 
 def _open_braces(lx: Lexer, frame: _Frame, put: Put) -> Read[None]:
@@ -372,24 +388,3 @@ def read_object(lx: Lexer, put: Put, commit: Callable[[], None] | None = None) -
     while more and (yield from skip_space(lx)) == "}":
         more -= 1
         lx.pos += 1
-
-
-def decode_all(reader: Callable[[Lexer, Put], Read[None]], text: str, *, ends: bool = False) -> str | None:
-    """Runs a reader over a whole text; the JSON it put, None if the text is not wholly such a value. ends: something
-    says that it should be one, and where it ends."""
-    lx = Lexer()
-    lx.ends = Markers(()) if ends else None
-    lx.append(text.strip())
-    lx.eof = True
-    parts: list[str] = []
-    try:
-        for _ in reader(lx, parts.append):
-            return None
-    except NoCall:
-        return None
-    return "".join(parts) if lx.pos == len(lx.buf) else None
-
-
-def loose_json(text: str, *, ends: bool = False) -> str | None:
-    """Strict JSON of a value written as JSON or as a Python literal; None if it is neither. ends: see decode_all."""
-    return decode_all(read_value, text, ends=ends)

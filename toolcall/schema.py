@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from toolcall.json_stream import loose_json
 from toolcall.json_text import encodable, number, quote
+from toolcall.json_whole import loose_json
 from toolcall.schema_references import follow
 
 _STRING = "string str text varchar char enum date datetime uuid"

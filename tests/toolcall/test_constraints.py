@@ -170,7 +170,7 @@ def test_auto_is_free_text_until_the_native_call_opens(engine, name):
     spec = build_constraint(ConstraintRequest(format=name, tools=CONSTRAINED, rescue=False))
     mask = np.zeros(WORDS, dtype=np.int32)
     matcher = engine.matcher(engine.compile(spec))
-    for token in encode("It is [12] {warm}, see (a, b). " if spec.triggers else " \n"):
+    for token in encode("It is [12] {warm}, see (a, b). " if not spec.triggers_at_start else " \n"):
         assert not matcher.fill_mask(mask)
         assert matcher.accept(token)
     style = STYLES[name]

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toolcall
-from toolcall.json_stream import MAX_ATOM, MAX_DEPTH, decode_all, loose_json, read_object, read_value
+from toolcall.json_stream import MAX_ATOM, MAX_DEPTH, read_object, read_value
 from toolcall.json_text import is_object, number
+from toolcall.json_whole import decode_all, loose_json
 from toolcall.lexer import Lexer, NoCall
 
 JSON = st.recursive(

@@ -155,6 +155,26 @@ def test_the_same_behind_text_where_the_wrapper_is_the_familys_own(name: str, op
     check(name, f"Let me see.\n{block}\nOk.", [PUT], "Let me see. Ok.")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ('{"tags": ["x", "path": "a"}', {"tags": ["x"], "path": "a"}),
+        ('{"tags": ["x", "y", "path": "a", "n": 1}', {"tags": ["x", "y"], "path": "a", "n": 1}),
+        ('{"tags": ["x" , "opts" : {"k": ["v"]}}', {"tags": ["x"], "opts": {"k": ["v"]}}),
+        ('{"opts": {"k": ["v", "l": 1}, "path": "a"}', {"opts": {"k": ["v"], "l": 1}, "path": "a"}),
+        ('{"opts": [{"k": 1}, "path": "a"}', {"opts": [{"k": 1}], "path": "a"}),
+        ('{"tags": ["x", "y: z", "\\"q\\": 1", ""], "path": "a"}', {"tags": ["x", "y: z", '"q": 1', ""], "path": "a"}),
+        ('{"tags": ["x","say "hi" to","é\xa0\u2028e"]}', {"tags": ["x", 'say "hi" to', "é\xa0\u2028e"]}),
+        ('{"tags": [["x", "y"], ["z"]]}', {"tags": [["x", "y"], ["z"]]}),
+    ],
+)
+def test_a_list_whose_bracket_is_missing_in_front_of_the_next_key(arguments: str, wanted: dict[str, Any]) -> None:
+    call: Call = ("put", wanted)
+    check("hermes", f'<tool_call>\n{{"name": "put", "arguments": {arguments}}}\n</tool_call>', [call])
+    check("mistral", f"[TOOL_CALLS]put[ARGS]{arguments}", [call])
+    check("gpt_oss", f"<|channel|>commentary to=functions.put<|message|>{arguments}<|call|>", [call])
+
+
 GEMMA = ("<|tool_call>", '<|"|>', "<tool_call|>"), ("<start_function_call>", "<escape>", "<end_function_call>")
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from toolcall.json_stream import (
     COLONS,
-    decode_all,
     read_atom,
     read_bare_key,
     read_colon,
@@ -19,6 +18,7 @@ from toolcall.json_stream import (
 )
 from toolcall.json_strings import opens_string, read_text
 from toolcall.json_text import encodable, is_object
+from toolcall.json_whole import decode_all
 from toolcall.lexer import MAX_HEADER, Lexer, NoCall, Read, ignore, peek, skip_space
 from toolcall.output import CallWriter, Output
 from toolcall.schema import Tool
