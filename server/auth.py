@@ -58,6 +58,7 @@ USER_ROUTES = frozenset(
         "/props",
         "/separate_reasoning",
         "/server_info",
+        "/slots",
         "/tokenize",
         "/version",
         "/v1/chat/completions",

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.cli import version
+from server.errors import Unavailable
 from server.json_response import json_response
 from server.llama_cpp.fields import DEFAULTS
 from server.llama_cpp.handler import LlamaCppHandler
@@ -18,6 +19,9 @@ from server.openai.chat import ChatHandler
 from server.openai.types.chat import ChatCompletionRequest
 from server.openapi import AnyBody, openapi_answer, openapi_body
 from server.services import Services
+
+_LIST = {"description": "Answer", "content": {"application/json": {"schema": {"type": "array"}}}}
+_SLOTS = openapi_answer(AnyBody, ("fail_on_no_slot", {"type": "string"})) | {"responses": {"200": _LIST}}
 
 
 def llama_cpp_router(services: Services) -> APIRouter:
@@ -33,6 +37,14 @@ def llama_cpp_router(services: Services) -> APIRouter:
     async def get_props() -> Response:
         return json_response(props(services))
 
+    async def get_slots(request: Request) -> Response:
+        found = await slots(services)
+        if request.query_params.get("fail_on_no_slot", "0") not in ("", "0", "false") and all(
+            slot["is_processing"] for slot in found
+        ):
+            raise Unavailable("No slot is available.")
+        return json_response(found)
+
     complete, fill = (
         openapi_body(CompletionRequest, AnyBody, streams=True),
         openapi_body(InfillRequest, AnyBody, streams=True),
@@ -44,7 +56,18 @@ def llama_cpp_router(services: Services) -> APIRouter:
     router.get("/props", summary="What is served, in llama.cpp's words", openapi_extra=openapi_answer(PropsBody))(
         get_props
     )
+    router.get("/slots", summary="Rows of the batch, in llama.cpp's words", openapi_extra=_SLOTS)(get_slots)
     return router
+
+
+async def slots(services: Services) -> list[dict[str, Any]]:
+    """GET /slots: how many rows are in use. Whose they are, and what they hold, is nobody's business."""
+    services.require_ready()
+    info, running = services.engine.model_info, (await services.engine.stats()).running
+    return [
+        {"id": number, "n_ctx": info.context_length, "speculative": False, "is_processing": number < running}
+        for number in range(info.max_running_requests)
+    ]
 
 
 def props(services: Services) -> dict[str, Any]:

@@ -3,6 +3,7 @@ saying the same, and nothing that would change an answer passed over in silence.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from server.llama_cpp.answers import LineCut, picked
 from server.llama_cpp.fields import DEFAULTS, IGNORED, REFUSED
 from server.llama_cpp.types import InfillRequest
 from tests.fakes import MODEL_INFO, Reply, ScriptedEngine
+from tests.live import eventually
 from tests.server.conftest import Gateway, events
 from tests.server.test_fill_in import QWEN, Marked
 
@@ -314,6 +316,27 @@ async def test_what_is_served(gateway: Gateway) -> None:
     await gateway.chat(*messages)
     asked = gateway.engine.requests[0]
     assert found == {"prompt": asked.text.replace(asked.guard, "")}
+
+
+async def test_slots_are_the_rows_of_the_batch(make_gateway: Callable[..., Any]) -> None:
+    """What load balancers read; of prompts, which llama.cpp shows there, nothing."""
+    info = msgspec.structs.replace(MODEL_INFO, max_running_requests=2)
+    engine = ScriptedEngine(Reply("Hello!", hang_after=0), model_info=info)
+    async with make_gateway(engine) as gateway:
+        free = {"n_ctx": 8192, "speculative": False, "is_processing": False}
+        assert (await gateway.client.get("/slots")).json() == [{"id": 0, **free}, {"id": 1, **free}]
+        asking = []
+        for busy in (1, 2):
+            asking.append(asyncio.create_task(_post(gateway, "/completion", prompt="secret")))
+            await eventually(lambda: gateway.engine.running == len(asking))
+            answer = await gateway.client.get("/slots")
+            assert [slot["is_processing"] for slot in answer.json()] == [True] * busy + [False] * (2 - busy)
+            assert "secret" not in answer.text
+            full = await gateway.client.get("/slots?fail_on_no_slot=1")
+            assert full.status_code == (200 if busy < 2 else 503)
+        for task in asking:
+            task.cancel()
+        assert (await gateway.client.post("/slots/0?action=erase")).status_code == 404
 
 
 async def test_tokens_in_its_words(gateway: Gateway) -> None:
