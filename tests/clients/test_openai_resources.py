@@ -94,8 +94,9 @@ class WithStoredResponses:
         transport = httpx.ASGITransport(app=self.app, client=("127.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             body = {"input": "hi", "background": True, "stream": True}
-            events = (await client.post("/v1/responses", json=body)).text.split("data: ")
-        return str(json.loads(events[1])["response"]["id"])
+            lines = (await client.post("/v1/responses", json=body)).text.splitlines()
+        first = next(line for line in lines if line.startswith("data: "))
+        return str(json.loads(first.removeprefix("data: "))["response"]["id"])
 
 
 def listed(name: str, patterns: dict[str, str]) -> str | None:
