@@ -101,7 +101,7 @@ AttentionScratch* attention_scratch_init(void* memory, const KvLayout& layout, i
 const BlockOps* block_ops_avx512();  // null where not compiled in
 const BlockOps* block_ops_avx2();
 const BlockOps* block_ops_portable();
-// The operations of a level (CG_ISA_PORTABLE..CG_ISA_AVX512), or of the nearest lower one that is compiled in and runs here.
+// The operations of a level that this machine has (at most cg_isa_best()), or of the nearest lower one that is compiled in.
 const BlockOps* block_ops(int isa);
 
 }  // namespace callgate

@@ -584,7 +584,7 @@ void load_queries(const HeadGeometry& g, const KvLayout& l, AttentionScratch* s,
             int d = 0;
             for (; d + LANES <= g.head_dim; d += LANES)
                 store(halves + d, __builtin_convertvector(round_bf16(load<f16v>(x + d) * scale) >> 16, h16v));
-            for (; d < g.head_dim; ++d) halves[d] = to_bf16(x[d] * scale);
+            for (; d < g.head_dim; ++d) store(halves + d, to_bf16(x[d] * scale));  // read again as words
         }
     }
 }

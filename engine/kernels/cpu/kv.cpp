@@ -78,11 +78,7 @@ AttentionScratch* attention_scratch_init(void* memory, const KvLayout& layout, i
 }
 
 const BlockOps* block_ops(int isa) {
-    if (isa >= CG_ISA_AVX512) {
-#if defined(__x86_64__)
-        if (block_ops_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vl")) return block_ops_avx512();
-#endif
-    }
+    if (isa >= CG_ISA_AVX512 && block_ops_avx512()) return block_ops_avx512();
     if (isa >= CG_ISA_AVX2 && block_ops_avx2()) return block_ops_avx2();
     return block_ops_portable();
 }

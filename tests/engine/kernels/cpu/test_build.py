@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine.kernels.cpu import build
+from engine.kernels.cpu.loader import load
+from tests.engine.kernels.cpu.linear_cases import LEVELS
 
 SOURCE = '#include "n.h"\nextern "C" int answer(void) { return N; }\n'
 
@@ -121,3 +123,10 @@ def test_flags_follow_the_file_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any("native" in f for f in build.flags_of(Path("x_avx512.cpp")))
     monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
     assert not any(f.startswith("-m") for f in build.flags_of(Path("x_avx512.cpp")))
+
+
+@pytest.mark.skipif(not LEVELS, reason="no compiler for the native kernels")
+@pytest.mark.parametrize("name", [b"__cpu_model", b"__cpu_indicator_init", b"__cpu_features2"])
+def test_the_processor_is_asked_without_the_help_of_a_compilers_runtime(name: bytes) -> None:
+    """__builtin_cpu_supports and target_clones link these: zig's runtime lacks them, and there nothing could be built."""
+    assert name not in Path(load()._name).read_bytes()
