@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from ctypes import CDLL
 from dataclasses import replace
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from engine.config import EngineConfig
 from engine.executor.draft_head import BUNDLED, DraftHead, fingerprint, load_draft_head
-from engine.executor.executor import StepOutput, with_embeddings, with_guesses
+from engine.executor.executor import RowOutput, StepOutput, with_embeddings, with_guesses
 from engine.executor.forward_batch import ForwardBatch, build_forward_batch
 from engine.executor.kv_budget import kv_pages
 from engine.executor.native_weights import LinearPacker, Matrix
@@ -31,6 +32,8 @@ from engine.weights.rope import rope_frequencies
 
 if TYPE_CHECKING:
     from engine.scheduler.batch import ScheduleBatch
+
+logger = logging.getLogger(__name__)
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -155,11 +158,19 @@ class NativeExecutor:
                 argmax_only=self._sampler.wants_argmax_only(batch, masks),
             )
             rows = self._sampler.sample(logits, batch, best, masks)
-            if self._draft_head is not None and states is not None:
-                rows = with_guesses(rows, batch, states, self._draft_head.guess)
+            if states is not None:
+                rows = self._guessed(rows, batch, states)
         if hidden is None:
             return StepOutput(rows)
         return StepOutput(with_embeddings(rows, batch, forward_batch.cu_seqlens, partial(_mean_state, hidden)))
+
+    def _guessed(self, rows: tuple[RowOutput, ...], batch: ScheduleBatch, states: FloatArray) -> tuple[RowOutput, ...]:
+        try:
+            return rows if self._draft_head is None else with_guesses(rows, batch, states, self._draft_head.guess)
+        except Exception:
+            logger.exception("the draft head failed; it is used no more")
+            self._draft_head = None
+            return rows
 
     def _many_logits(self, batch: ForwardBatch, hidden: FloatArray | None) -> FloatArray:
         """Logits for prompt logprobs in memory of their own, so that the model's buffer stays small afterwards."""

@@ -248,10 +248,10 @@ def _fill_masks(grammar: GrammarMatcher, draft: Sequence[int], rows: npt.NDArray
             if filled == len(rows) or grammar.terminated or not grammar.accept(draft[filled - 1]):
                 break
             accepted += 1
+        if accepted:
+            grammar.rollback(accepted)
     except Exception:
-        pass  # sample() meets the same fault where it can be answered
-    if accepted:
-        grammar.rollback(accepted)
+        logger.debug("a mask could not be made; sample() meets the same fault where it can be answered", exc_info=True)
     return filled
 
 

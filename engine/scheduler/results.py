@@ -159,9 +159,9 @@ class ResultProcessor:
         if row.draft:
             counters.draft += len(row.draft)
             counters.accepted += accepted
+        self._append(req, out.token_ids)
         if req.drafter is not None and out.guess is not None:
             req.drafter.hint(*out.guess)
-        self._append(req, out.token_ids)
         self._computed(req, min(row.known_end + accepted, len(req.tokens)))
         if req.grammar is not None and (req.finish_reason is None or req.finish_reason is LENGTH):
             self._continue_grammar(req)

@@ -39,7 +39,18 @@ class Guesses(NamedTuple):
 class Drafter:
     """One request's drafts. It learns from every token that comes what a guess is worth, drafted or not."""
 
-    __slots__ = ("_acceptance", "_failed", "_guesses", "_head", "_history", "_index", "_max_length", "_size", "_tokens")
+    __slots__ = (
+        "_acceptance",
+        "_failed",
+        "_guesses",
+        "_head",
+        "_head_place",
+        "_history",
+        "_index",
+        "_max_length",
+        "_size",
+        "_tokens",
+    )
 
     def __init__(
         self, tokens: list[int], max_length: int, acceptance: Acceptance, history: History | None = None
@@ -52,12 +63,13 @@ class Drafter:
         self._acceptance = acceptance.part()
         self._guesses: list[Guesses] = []
         self._head = Guesses([], [])
-        self._size = 0
+        self._head_place = self._size = 0
         self._failed = False
 
     def hint(self, token: int, probability: float) -> None:
-        """What a draft head makes of the step that wrote the last token: what may follow, and how likely it is."""
-        self._head = Guesses([token], [head_kind(probability)])
+        """What a draft head makes of the step that wrote the last token: what may follow, and how likely it is. Counts
+        while that token is the last: others may be forced behind it."""
+        self._head, self._head_place = Guesses([token], [head_kind(probability)]), len(self._tokens)
 
     def propose(self, grammar: GrammarMatcher | None = None) -> Draft:
         """Up to ``max_length`` guesses of what follows the last token: of those at hand, the ones of which the first is
@@ -75,11 +87,12 @@ class Drafter:
     def _best(self, grammar: GrammarMatcher | None) -> Draft:
         self._learn()
         self._size = len(self._tokens)
-        sources = [self._from_own(), self._from_history(), self._head]
+        sources = [self._from_own(), self._from_history()]
+        if self._head_place == self._size:
+            sources.append(self._head)
         if grammar is not None:
             sources = [_allowed(grammar, guesses) for guesses in sources]
         self._guesses = [guesses for guesses in sources if guesses.tokens]
-        self._head = Guesses([], [])
         drafts = [self._draft(guesses) for guesses in self._guesses]
         if not drafts:
             return Draft()

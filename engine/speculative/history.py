@@ -49,7 +49,7 @@ class History:
 class Histories:
     """A History for each of the MAX_TENANTS tenants that wrote last: none sees, or is sped up by, another's text."""
 
-    MAX_TENANTS = 16
+    MAX_TENANTS = 8
 
     def __init__(self) -> None:
         self._by_tenant: OrderedDict[str, History] = OrderedDict()

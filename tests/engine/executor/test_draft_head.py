@@ -259,6 +259,24 @@ def test_one_that_is_never_worth_it_is_asked_no_more(path):
     executor.close()
 
 
+def test_a_head_that_fails_costs_its_guesses_alone(path, caplog):
+    executor = load_native(path, quantization="int8", pages=128)
+    prompts = [random_tokens(9, seed=seed) for seed in range(3)]
+    without, _ = generate(executor, None, prompts=prompts, drafts=0, temperature=0.0)
+
+    class Failing(Perfect):
+        def guess(self, states, tokens):
+            if self.asked > 10:
+                raise MemoryError
+            return super().guess(states, tokens)
+
+    answers, _ = generate(executor, Failing({}), prompts=prompts, temperature=0.0)
+    assert answers == without
+    assert executor._draft_head is None
+    assert caplog.text.count("the draft head failed") == 1
+    executor.close()
+
+
 def test_a_file_is_found_by_the_model_and_only_where_heads_are_wanted(path, tmp_path):
     file = tmp_path / DRAFT_HEADS / name_of(path)
     file.parent.mkdir()

@@ -95,9 +95,19 @@ def test_the_likeliest_first_guess_is_drafted():
 
 
 def test_a_hint_is_for_the_next_token_alone():
-    drafter = drafter_of([1, 2, 3])
+    tokens = [1, 2, 3]
+    drafter = drafter_of(tokens)
     drafter.hint(70, 0.9)
     assert drafter.propose().tokens == (70,)
+    tokens.append(4)
+    assert drafter.propose().tokens == ()
+
+
+def test_a_hint_does_not_count_behind_tokens_that_were_forced():
+    tokens = [1, 2, 3]
+    drafter = drafter_of(tokens)
+    drafter.hint(70, 0.9)
+    tokens += [8, 9]
     assert drafter.propose().tokens == ()
 
 
