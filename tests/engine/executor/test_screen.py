@@ -218,9 +218,8 @@ NEEDS_LOGITS = [
     ({"logit_bias": {3: 1.0}}, None, ()),
     ({"min_tokens": 2}, None, ()),
     ({"prompt_logprobs": True}, None, ()),
-    ({}, Allow({1, 2}), (1,)),
 ]
-NEEDS_NONE = [({}, None, ()), ({}, None, (4, 5)), ({}, Allow({1, 2, 3}), ())]
+NEEDS_NONE = [({}, None, ()), ({}, None, (4, 5)), ({}, Allow({1, 2, 3}), ()), ({}, Allow({1, 2}), (1,))]
 
 
 def named(value):
