@@ -19,10 +19,14 @@ BEGIN, END = "<!-- table: written by scripts/benchmarks_table.py -->", "<!-- end
 
 
 def last_runs(lines: Iterable[Mapping[str, Any]]) -> list[tuple[dict[str, Any], Figures]]:
-    """The last full run (no --max-requests) of each model on each instruction set, by name."""
-    full = [run for run in grouped(lines) if not run[0]["settings"].get("max_requests")]
+    """The last full run (no --max-requests, several workloads) of each model on each instruction set, by name."""
+    full = [run for run in grouped(lines) if not run[0]["settings"].get("max_requests") and len(workloads(run[1])) > 1]
     last = {(run[0]["model"], instruction_set(run[0])): run for run in full}
     return [last[key] for key in sorted(last)]
+
+
+def workloads(figures: Figures) -> set[str]:
+    return {row["workload"] for rows in figures.by_server.values() for row in rows} - {"start"}
 
 
 def instruction_set(common: Mapping[str, Any]) -> str:

@@ -105,10 +105,11 @@ def test_the_document_gets_the_last_full_run_of_each_model_and_instruction_set()
     def lines(run: str, model: str, value: int, requests: int = 0, flag: str = "avx512f") -> list[dict[str, Any]]:
         common = COMMON | {"run": run, "model": model, "settings": {"cap_s": 1.0, "max_requests": requests}}
         common["machine"] = COMMON["machine"] | {"flags": [flag]}
-        return [common | {"server": OURS} | row("W1", decode_tok_s_per_stream=value)]
+        w1 = common | {"server": OURS} | row("W1", decode_tok_s_per_stream=value)
+        return [w1, common | {"server": OURS} | row("W4", out_tok_s=1.0)]
 
     all_lines = lines("1", "x", 11) + lines("2", "x", 22) + lines("3", "x", 33, requests=1) + lines("4", "y", 44)
-    all_lines += lines("5", "x", 55, flag="avx2")
+    all_lines += lines("5", "x", 55, flag="avx2") + lines("6", "x", 66)[:1]  # W1 alone is no comparison
     text = updated(f"before\n{BEGIN}\nold\n{END}\nafter", all_lines)
     assert [line for line in text.splitlines() if line.startswith("| W1 one")] == [
         "| W1 one stream, decode tok/s | 22 |  |",
