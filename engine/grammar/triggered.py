@@ -20,7 +20,10 @@ from engine.messages import GrammarSpec
 TAIL_BYTES = 2048
 HISTORY = 512
 _SPACE = b" \t\r\n"
-_TAGS = rb"(?:tools?|(?:minimax:)?tool_calls?|function_calls?|response|toolcall|functioncall|tool_use|tool_code)>"
+_TAGS = (
+    rb"(?:tools?|(?:minimax:)?tool_calls?|function_calls?|response|toolcall|functioncall|tool_use|tool_code"
+    rb"|TOOL_CALL|Tool_Call|ToolCall|toolCall|tool-call|tool call)>"
+)
 _BEFORE_A_CALL = re.compile(
     rb"[\s,;\]]*+(?:```|</"
     + _TAGS

@@ -9,7 +9,7 @@ import toolcall
 from tests.engine.grammar.vocabulary import VOCAB_SIZE, backend, encode
 from toolcall.constraints import ConstrainedTool, ConstraintRequest, build_constraint
 from toolcall.registry import get_reasoning
-from toolcall.rescue import FENCES, STRAYS, WRAPPERS
+from toolcall.rescue import FENCES, SPELLINGS, STRAYS, WRAPPERS
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
@@ -34,6 +34,7 @@ BEFORE = (
     *(f"{fence}\n" for fence in FENCES),
     *STRAYS,
     *(f"{opener}\n" for opener, _ in WRAPPERS if opener != "<tool_call>"),
+    *(f"{opener}\n" for opener in SPELLINGS),
 )
 
 
