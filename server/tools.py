@@ -199,13 +199,12 @@ def _choice(choice: Any, declared: list[str], param: str) -> tuple[Choice, Seque
 
 
 def _in_chat_words(choice: Any) -> Any:
-    """The choice as chat writes it: Anthropic puts the words into an object, and it and Mistral say ``any`` for
-    ``required``."""
+    """The choice as chat writes it: Anthropic puts the words into an object, ``any`` for ``required`` among them."""
     if isinstance(choice, dict) and choice.get("type") == "tool":
         return {**choice, "type": "function"}
     if isinstance(choice, dict) and choice.get("type") in ("any", "auto", "none", "required"):
-        choice = choice["type"]
-    return "required" if choice == "any" else choice
+        return "required" if choice["type"] == "any" else choice["type"]
+    return choice
 
 
 def _named(choice: dict[str, Any], param: str) -> str:

@@ -60,7 +60,6 @@ async def test_a_flat_custom_tool_is_a_custom_tool(make_gateway: Callable[..., A
     ("written", "meant"),
     [
         ({"type": "any"}, "required"),
-        ("any", "required"),
         ({"type": "required"}, "required"),
         ({"type": "auto"}, "auto"),
         ({"type": "none"}, "none"),

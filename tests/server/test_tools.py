@@ -33,7 +33,7 @@ def test_a_forced_call_needs_tools(choice: Any) -> None:
     assert refused([], choice).param == "tool_choice"
 
 
-@pytest.mark.parametrize("choice", ["Any", "Required", "", 5, [], {"type": "function"}, {"type": "x", "name": "f"}])
+@pytest.mark.parametrize("choice", ["any", "Required", "", 5, [], {"type": "function"}, {"type": "x", "name": "f"}])
 def test_other_choices_are_refused_with_the_allowed_ones(choice: Any) -> None:
     error = refused([tool()], choice)
     assert error.param == "tool_choice"
