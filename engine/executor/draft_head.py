@@ -61,9 +61,11 @@ class DraftHeadWeights:
                 hidden, inner = int(metadata["hidden"]), int(metadata["inner"])
                 shapes = {"gate": (inner, 2 * hidden), "up": (inner, 2 * hidden), "down": (hidden, inner)}
                 weights = {name: Weight(fmt, *shape, file.get_tensor(name)) for name, shape in shapes.items()}
-                tokens = np.ascontiguousarray(file.get_tensor("tokens"), np.int32)
-        except (SafetensorError, KeyError) as error:
+                tokens = file.get_tensor("tokens")
+        except (SafetensorError, KeyError, TypeError, AttributeError) as error:  # the last two: no type of numpy's
             raise ValueError(str(error)) from error
+        if tokens.ndim != 1 or tokens.dtype != np.int32:
+            raise ValueError(f"its tokens are {tokens.dtype} {tokens.shape}, expected int32 [n]")
         for weight in weights.values():
             weight.check()
         return cls(tokens, **weights)
@@ -84,7 +86,8 @@ class DraftHead:
         """``embedding``: that of the model, [vocab, hidden]; ``head_rows`` gives its head's rows of tokens. Raises
         ValueError or KernelError where the weights are of another model's size."""
         tokens, vocab_size, hidden_size = weights.tokens, embedding.n, embedding.k
-        if weights.down.n != hidden_size or not len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
+        fits = weights.down.n == hidden_size and 0 < len(tokens) <= vocab_size
+        if not fits or tokens.min() < 0 or tokens.max() >= vocab_size:
             raise ValueError(f"it is for another model than one of {vocab_size} tokens and {hidden_size} values")
         self._context, self._embedding, self._tokens = context, embedding, tokens
         self._gate_up = Linear.gate_up(weights.gate, weights.up)

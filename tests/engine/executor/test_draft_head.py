@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from itertools import pairwise
@@ -295,7 +296,34 @@ def short(file, weights):
     file.write_bytes(file.read_bytes()[:-9])
 
 
+def of_type(dtype, size, name):
+    """A file in which tensor ``name`` is said to be of a type of ``size`` bytes; its bytes are the same."""
+
+    def write(file, weights):
+        weights.save(file)
+        data = file.read_bytes()
+        end = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:end])
+        first, last = header[name]["data_offsets"]
+        header[name] |= {"dtype": dtype, "shape": [(last - first) // size]}
+        text = json.dumps(header).encode()
+        file.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+
+    return write
+
+
+def with_tokens(change):
+    return lambda file, weights: replace(weights, tokens=change(weights.tokens)).save(file)
+
+
 BROKEN = {
+    "weights of a type that numpy has not": of_type("BF16", 2, "gate"),
+    "weights of another type that numpy has not": of_type("F8_E4M3", 1, "down"),
+    "tokens of a type that numpy has not": of_type("BF16", 2, "tokens"),
+    "tokens that are no whole numbers": with_tokens(lambda tokens: tokens.astype(np.float32)),
+    "tokens in a column": with_tokens(lambda tokens: tokens[:, None]),
+    "tokens in a row": with_tokens(lambda tokens: tokens[None]),
+    "more tokens than there are": with_tokens(lambda tokens: np.tile(tokens, 3)),
     "empty": lambda file, weights: file.write_bytes(b""),
     "text": lambda file, weights: file.write_text("no tensors"),
     "cut short": short,
