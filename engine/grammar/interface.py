@@ -33,8 +33,8 @@ class GrammarMatcher(Protocol):
         """Advance over one token. False where the grammar does not allow it; the state is then unchanged."""
         ...
 
-    def rollback(self, count: int) -> None:
-        """Take back the last ``count`` accepted tokens (rejected drafts)."""
+    def copy(self) -> GrammarMatcher:
+        """One that goes its own way from here, to try guesses on: whatever becomes of it, this one is not affected."""
         ...
 
     def forced_tokens(self) -> list[int]:

@@ -129,13 +129,11 @@ class CompiledGrammar:
 class LLGuidanceMatcher:
     """One request's walk through a grammar; see engine.grammar.interface.GrammarMatcher."""
 
-    __slots__ = ("_ended", "_eos_ids", "_matcher")
+    __slots__ = ("_eos_ids", "_matcher")
 
     def __init__(self, matcher: Any, eos_ids: Sequence[int]) -> None:
         self._matcher = matcher
         self._eos_ids = eos_ids
-        self._ended = 0
-        """End tokens accepted after the matcher had stopped, which it does not count itself."""
 
     def fill_mask(self, mask: TokenBitmask) -> bool:
         if self.terminated:
@@ -149,10 +147,7 @@ class LLGuidanceMatcher:
 
     def accept(self, token_id: int) -> bool:
         if self.terminated:
-            if token_id not in self._eos_ids:
-                return False
-            self._ended += 1
-            return True
+            return token_id in self._eos_ids
         return self.accept_all([token_id])
 
     def accept_all(self, token_ids: list[int]) -> bool:
@@ -160,11 +155,8 @@ class LLGuidanceMatcher:
         self._raise_on_error()
         return bool(taken == len(token_ids))
 
-    def rollback(self, count: int) -> None:
-        virtual = min(count, self._ended)
-        self._ended -= virtual
-        if count > virtual:
-            self._matcher.rollback(count - virtual)
+    def copy(self) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self._matcher.deep_copy(), self._eos_ids)
 
     def forced_tokens(self) -> list[int]:
         if self.terminated:

@@ -9,16 +9,15 @@ in front of them rules them out: an example of a call inside an explanation is n
 
 from __future__ import annotations
 
+import copy
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from engine.grammar.interface import TokenBitmask
 from engine.messages import GrammarSpec
 
 TAIL_BYTES = 2048
-HISTORY = 512
 _SPACE = b" \t\r\n"
 _TAGS = (
     rb"(?:tools?|(?:minimax:)?tool_calls?|function_calls?|response|toolcall|functioncall|tool_use|tool_code"
@@ -40,7 +39,7 @@ class InnerMatcher(Protocol):
     def fill_mask(self, mask: TokenBitmask) -> bool: ...
     def accept(self, token_id: int) -> bool: ...
     def accept_all(self, token_ids: list[int]) -> bool: ...
-    def rollback(self, count: int) -> None: ...
+    def copy(self) -> InnerMatcher: ...
     def forced_tokens(self) -> list[int]: ...
     @property
     def terminated(self) -> bool: ...
@@ -57,15 +56,6 @@ def match_backwards(text: bytes, end: int, trigger: bytes) -> int:
         at -= 1
         want -= 1
     return at + 1
-
-
-class _State(NamedTuple):
-    """tail: free text lately written. at_start: ``tail`` is all of it since a place where a call may stand."""
-
-    tail: bytes
-    at_start: bool
-    past_start: bool
-    inner: InnerMatcher | None
 
 
 class TriggeredMatcher:
@@ -89,16 +79,16 @@ class TriggeredMatcher:
         self._last_bytes = frozenset(trigger[-1] for trigger in self._triggers)
         self._bare_last_bytes = frozenset(trigger[-1] for trigger in self._bare_triggers)
         self._tail = b""
+        """Free text lately written."""
         self._at_start = True
+        """``_tail`` is all of it since a place where a call may stand."""
         self._past_start = not spec.start_after
         self._inner: InnerMatcher | None = None
-        self._history: deque[_State] = deque(maxlen=HISTORY)
 
     def fill_mask(self, mask: TokenBitmask) -> bool:
         return self._inner.fill_mask(mask) if self._inner is not None else False
 
     def accept(self, token_id: int) -> bool:
-        before = _State(self._tail, self._at_start, self._past_start, self._inner)
         if self._inner is not None:
             if not self._inner.accept(token_id):
                 return False
@@ -107,15 +97,13 @@ class TriggeredMatcher:
         else:
             text = self._id_to_bytes[token_id] if token_id < len(self._id_to_bytes) else b""
             self._read(text)
-        self._history.append(before)
         return True
 
-    def rollback(self, count: int) -> None:
-        for _ in range(count):
-            state = self._history.pop()
-            if state.inner is not None:
-                state.inner.rollback(1)
-            self._tail, self._at_start, self._past_start, self._inner = state
+    def copy(self) -> TriggeredMatcher:
+        twin = copy.copy(self)
+        if self._inner is not None:
+            twin._inner = self._inner.copy()
+        return twin
 
     def forced_tokens(self) -> list[int]:
         return self._inner.forced_tokens() if self._inner is not None else []

@@ -238,20 +238,21 @@ def _argmax_decides(state: SamplingState, grammar: GrammarMatcher | None, num_ou
 
 def _fill_masks(grammar: GrammarMatcher, draft: Sequence[int], rows: npt.NDArray[np.int32]) -> int:
     """The masks of a row's positions, each behind the guesses before it; how many were made. None is missed: what is
-    behind a guess that the grammar does not allow, or behind its end, is never sampled."""
-    filled = accepted = 0
+    behind a guess that the grammar does not allow, or behind its end, is never sampled. 0 where one cannot be made:
+    sample() meets the same fault where it can be answered, if it comes so far."""
+    filled = 0
     try:
+        if draft:
+            grammar = grammar.copy()
         while filled < len(rows):
             if not grammar.fill_mask(rows[filled]):
                 rows[filled] = -1
             filled += 1
             if filled == len(rows) or grammar.terminated or not grammar.accept(draft[filled - 1]):
                 break
-            accepted += 1
-        if accepted:
-            grammar.rollback(accepted)
     except Exception:
-        logger.debug("a mask could not be made; sample() meets the same fault where it can be answered", exc_info=True)
+        logger.debug("a mask could not be made", exc_info=True)
+        return 0
     return filled
 
 

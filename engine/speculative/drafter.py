@@ -144,13 +144,11 @@ class Drafter:
 
 def _allowed(grammar: GrammarMatcher, guesses: Guesses) -> Guesses:
     """Its first guesses, as far as the grammar allows them."""
-    count = 0
-    try:
-        while count < len(guesses.tokens) and not grammar.terminated and grammar.accept(guesses.tokens[count]):
-            count += 1
-    finally:
-        if count:
-            grammar.rollback(count)
+    if not guesses.tokens:
+        return guesses
+    trial, count = grammar.copy(), 0
+    while count < len(guesses.tokens) and not trial.terminated and trial.accept(guesses.tokens[count]):
+        count += 1
     return Guesses(guesses.tokens[:count], guesses.kinds[:count])
 
 

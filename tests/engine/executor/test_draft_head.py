@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from dataclasses import replace
@@ -127,7 +128,7 @@ class Perfect:
 
 
 class Thirds:
-    """Allows at each place a third of the tokens, another one than before, and checks that it is wound back."""
+    """Allows at each place a third of the tokens, another one than before."""
 
     terminated = False
 
@@ -145,8 +146,8 @@ class Thirds:
         self.place += allowed
         return allowed
 
-    def rollback(self, count):
-        self.place -= count
+    def copy(self):
+        return copy.copy(self)
 
     def forced_tokens(self):
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import subprocess
 import sys
@@ -65,8 +66,8 @@ class Allow:
     def accept(self, token):
         return token in self.allowed
 
-    def rollback(self, count):
-        pass
+    def copy(self):
+        return copy.copy(self)
 
     def forced_tokens(self):
         return []

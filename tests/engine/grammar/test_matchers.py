@@ -1,4 +1,4 @@
-"""Matchers: masks, forced tokens, rollback, and grammars that sleep until a trigger."""
+"""Matchers: masks, forced tokens, copies, and grammars that sleep until a trigger."""
 
 from __future__ import annotations
 
@@ -64,24 +64,28 @@ def test_forced_tokens_are_the_only_continuation():
     "spec",
     [TRIGGERED, GrammarSpec(kind="lark", source=CALL), GrammarSpec(kind="lark", source=CALL, start_after="</think>")],
 )
-def test_rollback_restores_every_earlier_mask(spec):
+def test_a_copy_goes_on_as_its_original_does_and_changes_nothing_in_it(spec):
     text = '<tool_call>\n{"a": 12}\n</tool_call>'
     if spec.triggers:
         text = f"say {text} and {text} so"
     if spec.start_after:
         text = f"hm {{ </think>{text}"
-    matcher, tokens = matcher_for(spec), encode(text)
-    masks = []
-    for token in tokens:
-        masks.append(allowed(matcher))
-        assert matcher.accept(token)
+    matcher, tokens = matcher_for(spec), [*encode(text), EOS]
+    copies, masks = [], []
     rng = random.Random(5)
-    for _ in range(40):
-        count = rng.randint(1, len(tokens))
-        matcher.rollback(count)
-        for at in range(len(tokens) - count, len(tokens)):
-            assert allowed(matcher) == masks[at]
-            assert matcher.accept(tokens[at])
+    for token in tokens:
+        copies.append(matcher.copy())
+        masks.append(allowed(matcher))
+        stray = matcher.copy()
+        while stray.accept(rng.choice(tokens)) and rng.random() < 0.9:
+            allowed(stray)
+        assert matcher.accept(token)
+    ended = allowed(matcher), matcher.terminated
+    for at in rng.sample(range(len(tokens)), len(tokens)):
+        for token, mask in zip(tokens[at:], masks[at:], strict=True):
+            assert allowed(copies[at]) == mask
+            assert copies[at].accept(token)
+        assert (allowed(copies[at]), copies[at].terminated) == ended
 
 
 def test_free_text_costs_no_mask_until_the_trigger_and_after_the_call():

@@ -94,6 +94,23 @@ def test_in_the_engine_it_ends_that_request_with_400(backend, spec):
     assert all(results[str(index)].token_ids == alone(prompt) for index, prompt in enumerate(work))
 
 
+@pytest.mark.parametrize("asleep", [False, True], ids=["awake", "woken by the guess"])
+def test_a_guess_that_leads_there_costs_the_guess_alone(backend, asleep):
+    """In the prompt every token is followed by what begins a branch that cannot be followed; the answers go on."""
+    begin, triggers = ("", ("!{",)) if asleep else ("/[a-z]+/", ())
+    spec = GrammarSpec(kind="lark", source=f'start: {begin} "!" %json {HOPELESS[0].source}', triggers=triggers)
+    prompt = [token for byte in range(256) for token in (byte, *b"!{")]
+    answers = []
+    for drafts in (0, 4):
+        harness = Harness(grammar=backend, pages=1024, num_draft_tokens=drafts)
+        for index in range(8):
+            harness.add(str(index), [index, *prompt], max_tokens=30, temperature=0.0, grammar=spec)
+        results = harness.run()
+        answers.append([(results[str(index)].token_ids, results[str(index)].finish) for index in range(8)])
+    assert any(finish.type != "error" for _, finish in answers[0])
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize(
     ("kind", "source"),
     [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -66,8 +67,8 @@ class Allow:
         self.accepted.append(token)
         return True
 
-    def rollback(self, count: int) -> None:
-        del self.accepted[len(self.accepted) - count :]
+    def copy(self) -> Allow:
+        return copy.deepcopy(self)
 
     def forced_tokens(self) -> list[int]:
         return []

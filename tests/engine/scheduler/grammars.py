@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from engine.grammar.interface import GrammarError
@@ -39,8 +41,8 @@ class ScriptMatcher:
         self.place += 1
         return True
 
-    def rollback(self, count: int) -> None:
-        self.place -= count
+    def copy(self) -> ScriptMatcher:
+        return copy.copy(self)
 
     def forced_tokens(self) -> list[int]:
         forced = []
