@@ -210,7 +210,7 @@ def _draft_head(
         context,
         name,
         [*trained, BUNDLED],
-        _weight(packer.embedding()),
+        lambda: _weight(packer.embedding()),
         lambda tokens: _weight(packer.head_rows(tokens)),
     )
 

@@ -237,9 +237,9 @@ class Scheduler:
                 continue
             known = min(req.num_pending, 1 + budget)
             draft = Draft()
-            if known == req.num_pending and req.drafter is not None:
-                limit = min(drafts, budget + 1 - known, req.max_len - req.num_tokens - 1)
-                draft = req.drafter.propose(req.grammar).cut(max(0, limit))
+            limit = min(drafts, budget + 1 - known, req.max_len - req.num_tokens - 1)
+            if known == req.num_pending and limit > 0 and req.drafter is not None:
+                draft = req.drafter.propose(req.grammar).cut(limit)
                 draft = draft.cut(self._costs.draft_length(num_tokens + known - 1, expected, draft.chances))
             if draft.tokens and not self.kv.grow(req.lease, req.num_computed + known + len(draft.tokens)):
                 draft = Draft()

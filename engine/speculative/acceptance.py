@@ -24,7 +24,7 @@ PRIOR: Final = (
 
 
 def head_kind(probability: float) -> int:
-    """Of a guess to which a draft head gives ``probability``."""
+    """Of a guess to which a draft head gives ``probability``. Raises ValueError where that is no number."""
     return HEAD + min(NUM_BUCKETS - 1, int(probability * NUM_BUCKETS))
 
 

@@ -43,8 +43,8 @@ class Drafter:
         "_acceptance",
         "_failed",
         "_guesses",
-        "_head",
-        "_head_place",
+        "_hint",
+        "_hint_place",
         "_history",
         "_index",
         "_max_length",
@@ -62,14 +62,14 @@ class Drafter:
         self._max_length = max_length
         self._acceptance = acceptance.part()
         self._guesses: list[Guesses] = []
-        self._head = Guesses([], [])
-        self._head_place = self._size = 0
+        self._hint = (-1, 0.0)
+        self._hint_place = self._size = 0
         self._failed = False
 
     def hint(self, token: int, probability: float) -> None:
         """What a draft head makes of the step that wrote the last token: what may follow, and how likely it is. Counts
         while that token is the last: others may be forced behind it."""
-        self._head, self._head_place = Guesses([token], [head_kind(probability)]), len(self._tokens)
+        self._hint, self._hint_place = (token, probability), len(self._tokens)
 
     def propose(self, grammar: GrammarMatcher | None = None) -> Draft:
         """Up to ``max_length`` guesses of what follows the last token: of those at hand, the ones of which the first is
@@ -88,8 +88,9 @@ class Drafter:
         self._learn()
         self._size = len(self._tokens)
         sources = [self._from_own(), self._from_history()]
-        if self._head_place == self._size:
-            sources.append(self._head)
+        if self._hint_place == self._size:
+            token, probability = self._hint
+            sources.append(Guesses([token], [head_kind(probability)]))
         if grammar is not None:
             sources = [_allowed(grammar, guesses) for guesses in sources]
         self._guesses = [guesses for guesses in sources if guesses.tokens]
@@ -191,12 +192,21 @@ class Drafters:
         """For a request whose tokens these are."""
         if self.max_length == 0:
             return None
-        return Drafter(tokens, self.max_length, self._acceptance, self._histories.get(tenant))
+        try:
+            return Drafter(tokens, self.max_length, self._acceptance, self._histories.get(tenant))
+        except Exception:
+            logger.exception("a request goes on without drafts")
+            return None
 
     def finished(self, tokens: list[int], prompt_len: int, tenant: str) -> None:
         """A request has ended."""
-        if self.max_length and len(tokens) > prompt_len:
+        if self.max_length == 0 or len(tokens) == prompt_len:
+            return
+        try:
             self._histories.get(tenant).add(tokens, prompt_len)
+        except Exception:
+            logger.exception("what was written so far is forgotten")
+            self.forget()
 
     def forget(self) -> None:
         """All that was written so far; requests under way keep what they have."""

@@ -347,6 +347,28 @@ def test_a_broken_file_is_a_warning_and_no_head(path, tmp_path, fault, caplog):
     executor.close()
 
 
+def test_a_head_for_which_there_is_no_memory_is_a_warning(path, tmp_path, monkeypatch, caplog):
+    file = tmp_path / DRAFT_HEADS / name_of(path)
+    file.parent.mkdir()
+    random_weights(1).save(file)
+
+    def full(self, tokens):
+        raise MemoryError("no memory is left")
+
+    monkeypatch.setattr(LinearPacker, "head_rows", full)
+    executor = load_with(path, tmp_path)
+    assert executor._draft_head is None
+    assert "no memory is left" in caplog.text
+    executor.close()
+
+
+def test_where_there_is_no_head_the_embedding_is_made_once(path, tmp_path, monkeypatch):
+    made, embedding = [], LinearPacker.embedding
+    monkeypatch.setattr(LinearPacker, "embedding", lambda self: made.append(self) or embedding(self))
+    load_with(path, tmp_path).close()
+    assert len(made) == 1
+
+
 def test_a_head_that_writes_what_is_no_number_is_never_believed(path, tmp_path):
     weights = random_weights(1)
     weights.down.raw[:] = 0x7F  # scales of not-a-number

@@ -288,6 +288,32 @@ def test_the_walk_ends_at_a_stop_token():
     assert out.token_ids == (EOS,)
 
 
+def test_where_a_mask_behind_a_guess_is_missing_the_unmasked_best_is_not_taken():
+    class Copied(Allow):
+        """Its copies make one mask."""
+
+        masks_left = 99
+
+        def fill_mask(self, mask):
+            self.masks_left -= 1
+            if self.masks_left < 0:
+                raise MemoryError
+            return super().fill_mask(mask)
+
+        def copy(self):
+            twin = super().copy()
+            twin.masks_left = 1
+            return twin
+
+    block = logits_for(2)
+    block[0, 1] = block[1, 2] = 50.0
+    block[1, EOS] = 99.0
+    sampler, batch = Sampler(V), batch_of(request(temperature=0.0, grammar=Copied(1, 2)), drafts=[(1,)])
+    masks = sampler.masks(batch)
+    assert sampler.sample(block, batch, np.array([1, EOS]), masks)[0].token_ids == (1, 2)
+    assert not sampler.wants_argmax_only(batch, masks)
+
+
 def test_logprobs_are_of_the_unmodified_distribution():
     logits = logits_for(1, 2)
     req = request(temperature=0.3, logit_bias={5: 50.0}, logprobs=True, top_logprobs=20)

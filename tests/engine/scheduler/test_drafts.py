@@ -12,6 +12,7 @@ from engine.executor.hash_lm import HashLMExecutor
 from engine.messages import GrammarSpec
 from engine.sampling.rng import mix64
 from engine.sampling.sampler import NOT_ALLOWED
+from engine.speculative.drafter import Drafter
 from tests.engine.scale import scaled
 from tests.engine.scheduler.grammars import ScriptBackend, spec
 from tests.engine.scheduler.harness import Harness
@@ -136,3 +137,15 @@ def test_steps_of_prompts_do_not_count_as_what_drafts_cost(monkeypatch):
     harness.add("b", [7], max_tokens=1)
     harness.run()
     assert seen == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "max_tokens"), [({"max_draft_tokens": 0}, 8), ({}, 2)], ids=["of steps", "answer"]
+)
+def test_no_guess_is_made_where_there_is_no_room_for_one(monkeypatch, settings, max_tokens):
+    asked = []
+    monkeypatch.setattr(Drafter, "propose", lambda self, grammar: asked.append(self))
+    harness = Harness(num_draft_tokens=4, **settings)
+    harness.add("a", [97, 98] * 6, max_tokens=max_tokens)
+    assert len(harness.run()["a"].token_ids) == max_tokens
+    assert asked == []

@@ -3,6 +3,9 @@ else; what goes wrong with the machine is loud; a wrong page account is repaired
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,7 @@ from engine.grammar.interface import GrammarError
 from engine.kv_cache.allocator import PageError
 from engine.messages import EmbedReqInput
 from engine.speculative.drafter import Drafter
+from engine.speculative.history import Histories, History
 from tests.engine.scale import scaled
 from tests.engine.scheduler.grammars import ScriptBackend, ScriptMatcher, spec
 from tests.engine.scheduler.harness import Harness, alone, prompts
@@ -140,6 +144,33 @@ def test_a_drafter_that_fails_costs_only_its_drafts(monkeypatch):
 
     monkeypatch.setattr(Drafter, "_best", explode)
     harness = Harness(num_draft_tokens=4)
+    harness.add("a", range(20))
+    assert harness.run()["a"].token_ids == alone(range(20))
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"), [(History, "find"), (History, "add"), (Histories, "get"), (Drafter, "__init__")]
+)
+def test_a_history_that_fails_costs_only_drafts(monkeypatch, owner, method):
+    def explode(self, *args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(owner, method, explode)
+    harness = Harness(num_draft_tokens=4)
+    work = prompts(6, seed=4)
+    for index, prompt in enumerate(work):
+        harness.add(str(index), prompt, max_tokens=4 + index // 2)
+    results = harness.run()
+    assert all(results[str(index)].token_ids == alone(prompt)[: 4 + index // 2] for index, prompt in enumerate(work))
+
+
+@pytest.mark.parametrize("guess", [(5, math.nan), (5, math.inf), (5, -3.0), (5, None)], ids=str)
+def test_a_guess_that_makes_no_sense_costs_only_drafts(guess):
+    class Guessing(HashLMExecutor):
+        def execute(self, batch):
+            return StepOutput(tuple(replace(row, guess=guess) for row in super().execute(batch).rows))
+
+    harness = Harness(executor=Guessing(512, 16), num_draft_tokens=4)
     harness.add("a", range(20))
     assert harness.run()["a"].token_ids == alone(range(20))
 
