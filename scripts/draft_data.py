@@ -16,6 +16,7 @@ from chat_templates.registry import choose_template
 from chat_templates.render import render
 from engine.executor.forward_batch import ForwardBatch
 from engine.executor.native_executor import NativeExecutor
+from engine.sampling.draw import draw
 from engine.text.tokenizer import TextTokenizer
 
 SUBJECT_TEXT: Final = """
@@ -130,7 +131,9 @@ class Writer:
         states = np.empty((len(lanes), self._width), np.float32)
         logits = self._executor.model.forward(self._batch(lanes), argmax=chosen, states=states)
         for lane, row, state, best in zip(lanes, logits, states, chosen.tolist(), strict=True):
-            token = best if lane.temperature == 0.0 else self._draw(row, lane.temperature)
+            token = best
+            if lane.temperature:
+                token = draw(row, float(self._rng.random()), temperature=lane.temperature, top_k=_TOP_K)
             lane.states.append(state.astype(np.float16))
             lane.chosen.append(best)
             lane.written.append(token)
@@ -152,8 +155,3 @@ class Writer:
             logits_index=ends[1:] - 1,
             page_size=size,
         )
-
-    def _draw(self, logits: npt.NDArray[np.float32], temperature: float) -> int:
-        """By the Gumbel trick, among the best _TOP_K."""
-        top = np.argpartition(logits, -_TOP_K)[-_TOP_K:]
-        return int(top[np.argmax(logits[top] / temperature + self._rng.gumbel(size=_TOP_K))])

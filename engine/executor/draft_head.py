@@ -1,9 +1,9 @@
-"""A small network that guesses the token after the next one from the state that the model ends a step with.
+"""A small network that guesses what follows the token that a step wrote, from the state that gave it.
 
-Recurrent, on the model's own states and a part of its vocabulary (Ankner et al., 2024, Hydra; Li et al., 2024, EAGLE;
-Zhao et al., 2025, FR-Spec): ``state' = down(silu(gate [state; embedding]) * (up [state; embedding]))``, where ``state``
-is the last one after the final norm and ``embedding`` that of the token it gave. The model's own head, of the TOKENS
-most frequent tokens alone, makes logits of ``state'``. ``python -m scripts.train_draft_head`` trains one for any model.
+On the model's own states and a part of its vocabulary (Ankner et al., 2024, Hydra; Li et al., 2024, EAGLE; Zhao et al.,
+2025, FR-Spec): ``state' = down(silu(gate [state; embedding]) * (up [state; embedding]))``, where ``state`` is the last
+one after the final norm and ``embedding`` that of the token it gave. The model's own head, its rows of a few thousand
+frequent tokens alone, makes logits of ``state'``. ``python -m scripts.train_draft_head`` trains one for any model.
 """
 
 from __future__ import annotations
@@ -94,10 +94,6 @@ class DraftHead:
         self._gate_up = Linear.gate_up(weights.gate, weights.up)
         self._down = Linear.stack([weights.down])
         self._head = Linear.stack([head_rows(tokens)])
-
-    @property
-    def nbytes(self) -> int:
-        return self._gate_up.nbytes + self._down.nbytes + self._head.nbytes
 
     def guess(self, states: FloatArray, tokens: IntArray) -> list[tuple[int, float]]:
         """For each row the token that may follow ``tokens`` [R], and how likely it is. ``states`` [R, H]: those, after

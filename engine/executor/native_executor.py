@@ -165,11 +165,15 @@ class NativeExecutor:
         return StepOutput(with_embeddings(rows, batch, forward_batch.cu_seqlens, partial(_mean_state, hidden)))
 
     def _guessed(self, rows: tuple[RowOutput, ...], batch: ScheduleBatch, states: FloatArray) -> tuple[RowOutput, ...]:
+        head = self._draft_head
+        if head is None:
+            return rows
         try:
-            return rows if self._draft_head is None else with_guesses(rows, batch, states, self._draft_head.guess)
+            return with_guesses(rows, batch, states, head.guess)
         except Exception:
             logger.exception("the draft head failed; it is used no more")
             self._draft_head = None
+            head.close()
             return rows
 
     def _many_logits(self, batch: ForwardBatch, hidden: FloatArray | None) -> FloatArray:
